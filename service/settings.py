@@ -1,0 +1,196 @@
+"""One settings tree for every command.
+
+Sources, strongest first: `TENURE_SECTION__FIELD` in the environment, then the YAML file named by `--config`, then
+the defaults below. All errors are reported at once, by the field's name.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
+
+from service import names
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Seconds = Annotated[float, Field(ge=0)]
+PositiveSeconds = Annotated[float, Field(gt=0)]
+
+
+class SettingsError(Exception):
+    """The configuration cannot be used; each line of the text names one field and what is wrong with it."""
+
+
+class Section(BaseModel):
+    """A group of settings: frozen, and a misspelt field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class KubeSettings(Section):
+    """How to reach the API server."""
+
+    kubeconfig: Path | None = None
+    """File to use; empty: $KUBECONFIG, then the pod's own service account, then ~/.kube/config."""
+    namespace: str = "tenure-system"
+    """Namespace of Tenure's own objects: lease, CA Secret."""
+    deadline_s: PositiveSeconds = 10.0
+    """Deadline of one API call. Admission never waits for one."""
+    page_size: Annotated[int, Field(ge=10, le=1000)] = 250
+    """Objects per list page; larger pages stall the loop longer while they are decoded."""
+    watch_idle_s: PositiveSeconds = 80.0
+    """A watch that is silent for longer is reconnected; the API server sends a bookmark about every 60 s."""
+
+
+class HttpSettings(Section):
+    """The three listeners (design, section 5)."""
+
+    webhook_host: str = "0.0.0.0"  # noqa: S104 - the API server calls from node addresses
+    webhook_port: Port = 9443
+    extender_host: str = "127.0.0.1"
+    """Loopback: whoever may call `bind` may bind pods (design decision 8)."""
+    extender_port: Port = 9444
+    ops_host: str = "0.0.0.0"  # noqa: S104 - Prometheus scrapes from other nodes
+    ops_port: Port = 8080
+    drain_s: Seconds = 12.0
+    """API servers go on using connections to a pod that ends; answers close them for this long."""
+
+
+class WebhookSettings(Section):
+    """Admission."""
+
+    deadline_s: PositiveSeconds = 3.0
+    """Upper bound of one decision; the registration's timeout is 5 s."""
+    scheduler_names: tuple[str, ...] = ()
+    """Further schedulers that call Tenure's extender; a requesting pod may name one of them."""
+    inject_visible_devices: bool = False
+    """Also set CUDA_VISIBLE_DEVICES to the pod's card ids, for lupine versions that honour it (lupine 760)."""
+    decision_accounts: tuple[str, ...] = ("system:serviceaccount:tenure-system:tenure-server",)
+    """User names that may write decision keys."""
+    configuration_name: str = "tenure"
+    """Name of the MutatingWebhookConfiguration whose caBundle is kept up to date; empty: leave it alone."""
+
+
+class RegionSettings(Section):
+    """vGPU regions, for the webhook (injection) and the node agent (CSI volumes, cleaning)."""
+
+    resources: tuple[str, ...] = (
+        "nvidia.com/vgpu-number",
+        "nvidia.com/vgpu-cores",
+        "nvidia.com/vgpu-memory",
+    )
+    """Containers that ask for one of these get region volumes."""
+    backend: Literal["csi", "hostPath", "off"] = "csi"
+    root: Path = Path("/etc/vgpu-manager")
+    """Folder on the node with one `<pod-uid>_<container>` folder per container."""
+    refuse_when_restricted: bool = False
+    """hostPath backend only: refuse a pod whose namespace forbids it, instead of a warning and no regions."""
+
+
+class PoolSettings(Section):
+    """Remote GPUs."""
+
+    resource_count_name: str = names.REMOTE_GPU
+    resource_memory_name: str = names.REMOTE_GPU_MEMORY
+    """Both empty: the backend is disabled."""
+    placement: Literal["extender", "dra"] = "extender"
+    policy: Literal["binpack", "spread"] = "binpack"
+    remote_mode: str = "remote"
+    """The `mode` of a registered card that is served over the network."""
+    lupine_port: Annotated[int, Field(ge=1, le=65535)] = names.LUPINE_PORT
+    promise_s: PositiveSeconds = 300.0
+    """An unused promise may pass on after this time (design decision 4)."""
+    cool_down_s: Seconds = 0.0
+    """How long a released card stays Draining where no node agent looks at it."""
+    silent_agent_s: PositiveSeconds = 120.0
+    """A card whose agent fell silent leaves Draining after this time; a dead client was seen for 110 s."""
+    starvation_s: PositiveSeconds = 600.0
+    """After this wait a server is kept free for a pod that needs more cards than are free at once."""
+    read_deadline_s: PositiveSeconds = 1.0
+    """Deadline of the consistent read before `filter` rejects a pod that the cache does not know."""
+
+    @property
+    def enabled(self) -> bool:
+        """False when the resource names are empty: then no pod can ask for a remote card."""
+        return bool(self.resource_count_name)
+
+    @model_validator(mode="after")
+    def _built(self) -> "PoolSettings":
+        if self.placement == "dra":
+            raise ValueError("placement: dra is not built yet; use placement: extender")
+        if bool(self.resource_count_name) != bool(self.resource_memory_name):
+            raise ValueError("set resource_count_name and resource_memory_name both, or leave both empty")
+        if self.enabled and self.resource_count_name == self.resource_memory_name:
+            raise ValueError("resource_count_name and resource_memory_name must differ")
+        return self
+
+
+class LeaseSettings(Section):
+    """Leader election of the cluster controllers; it saves work, it does not fence (design decision 1)."""
+
+    name: str = "tenure"
+    duration_s: PositiveSeconds = 15.0
+    renew_s: PositiveSeconds = 10.0
+    retry_s: PositiveSeconds = 2.0
+
+
+class LogSettings(Section):
+    """Logging."""
+
+    format: Literal["json", "console"] = "json"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class Settings(BaseSettings):
+    """The whole tree."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="TENURE_", env_nested_delimiter="__", frozen=True, extra="forbid"
+    )
+
+    kube: KubeSettings = KubeSettings()
+    http: HttpSettings = HttpSettings()
+    webhook: WebhookSettings = WebhookSettings()
+    regions: RegionSettings = RegionSettings()
+    pool: PoolSettings = PoolSettings()
+    lease: LeaseSettings = LeaseSettings()
+    log: LogSettings = LogSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is the library's
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is the library's
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Environment over file over defaults; no dotenv file, no secrets folder."""
+        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)
+
+
+def load(config: Path | None = None) -> Settings:
+    """Read the tree. Raises SettingsError with one line per field that is wrong."""
+    if config is not None and not config.is_file():
+        raise SettingsError(f"--config: there is no file {config}")
+
+    class FromFile(Settings):
+        model_config = SettingsConfigDict(yaml_file=config)
+
+    try:
+        return FromFile()
+    except ValidationError as error:
+        raise SettingsError("\n".join(_lines(error))) from None
+
+
+def _lines(error: ValidationError) -> Iterator[str]:
+    for item in error.errors(include_url=False):
+        field = ".".join(str(part) for part in item["loc"])
+        variable = "TENURE_" + "__".join(str(part).upper() for part in item["loc"])
+        yield f"{field} ({variable}): {item['msg'].removeprefix('Value error, ')}"
