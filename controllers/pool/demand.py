@@ -1,8 +1,8 @@
 """What a pod asks of the remote pool: whole cards per container, with a least memory per card.
 
-Containers run in phases. An init container ends before the next one starts, so its cards serve later containers
-again; a sidecar (init container that restarts always) keeps its cards until the pod ends. The pod therefore needs
-as many cards as its largest phase, and each card must be large enough for whoever uses it in any phase
+Containers run in phases. An init container ends before the next one starts, so its cards serve later
+containers again; a sidecar (init container that restarts always) keeps its cards until the pod ends. The pod
+needs as many cards as its largest phase, and each card must be large enough for whoever uses it in any phase
 (Kubernetes, "Init Containers: resource sharing within containers", applied to whole cards).
 """
 
@@ -34,20 +34,28 @@ class ResourcesLike(Protocol):
     """The part of core/v1 ResourceRequirements that is read here."""
 
     @property
-    def limits(self) -> Mapping[str, Quantity] | None: ...
+    def limits(self) -> Mapping[str, Quantity] | None:
+        """Upper bounds by resource name."""
+
     @property
-    def requests(self) -> Mapping[str, Quantity] | None: ...
+    def requests(self) -> Mapping[str, Quantity] | None:
+        """Lower bounds by resource name."""
 
 
 class ContainerLike(Protocol):
     """The part of core/v1 Container that is read here."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name."""
+
     @property
-    def restart_policy(self) -> str | None: ...
+    def restart_policy(self) -> str | None:
+        """`Always` on a sidecar."""
+
     @property
-    def resources(self) -> ResourcesLike | None: ...
+    def resources(self) -> ResourcesLike | None:
+        """What it asks for."""
 
 
 class DemandError(ValueError):
@@ -80,10 +88,10 @@ class Demand:
 
     @cached_property
     def slots(self) -> tuple[int, ...]:
-        """Least memory in MiB of each card that the pod needs, largest first; the length is the number of cards.
+        """Least memory in MiB of each card that the pod needs, largest first.
 
-        Slot k is the largest k-th requirement of any phase: a set of cards serves every phase if and only if,
-        sorted by memory, each card reaches its slot.
+        As many slots as cards. Slot k is the largest k-th requirement of any phase: a set of cards serves
+        every phase if and only if, sorted by memory, each card reaches its slot.
         """
         phases = (sorted(phase, reverse=True) for phase in self._phases())
         return tuple(max(slot) for slot in zip_longest(*phases, fillvalue=0))
@@ -148,7 +156,8 @@ def _whole(container: ContainerLike, resource: str, most: int) -> int:
     number = _parse(text)
     if number is None or number != number.to_integral_value() or number < 0:
         raise DemandError(
-            f'container "{container.name}": {resource} must be a whole number, not "{text[:40]}"; write for example "1"'
+            f'container "{container.name}": {resource} must be a whole number, not "{text[:40]}"; '
+            'write for example "1"'
         )
     if number > most:
         raise DemandError(

@@ -1,0 +1,125 @@
+"""Which server and which cards: pure, deterministic, and blind to who asks (extender or DRA).
+
+Whole cards of one server. Memory is a filter, and the tightest fit wins, so that large cards stay for requests that
+need them. The policy orders servers that fit equally well: `binpack` fills one server first, `spread` evens out.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from controllers.pool.demand import Demand
+from controllers.pool.servers import Card
+
+Policy = Literal["binpack", "spread"]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One server as placement sees it: cards free now, and all that it could offer if nobody held any."""
+
+    server: str
+    free: tuple[Card, ...]
+    offered: tuple[Card, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Cards of one server that serve a demand."""
+
+    server: str
+    cards: tuple[Card, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A pod in the queue. `since` is its creation: a pod that lost its promise is in the queue by its age again."""
+
+    uid: str
+    namespace: str
+    name: str
+    demand: Demand
+    priority: int
+    since: datetime
+
+    @property
+    def place(self) -> tuple[int, datetime, str]:
+        """Sort key: priority, then age, then uid."""
+        return (-self.priority, self.since, self.uid)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one round decides: promises in order, and servers that are kept free for a pod that starves."""
+
+    promises: tuple[tuple[Waiting, Choice], ...]
+    kept_free: Mapping[str, str]
+    """Server to the uid of the pod it is kept free for."""
+
+
+def fit(slots: Sequence[int], cards: Iterable[Card]) -> tuple[Card, ...] | None:
+    """The smallest cards that fill every slot (MiB, in any order), or None. Ties go to the lower index."""
+    left = sorted(cards, key=lambda card: (card.memory_mib, card.index, card.id))
+    chosen: list[Card] = []
+    for least in sorted(slots):
+        # Slots and cards both ascend, so a card too small for this slot is too small for all that follow.
+        while left and left[0].memory_mib < least:
+            left.pop(0)
+        if not left:
+            return None
+        chosen.append(left.pop(0))
+    return tuple(chosen)
+
+
+def choose(demand: Demand, offers: Iterable[Offer], policy: Policy) -> Choice | None:
+    """The best server for a demand, or None when the free cards of no single server serve it."""
+    ranked = (
+        (_rank(cards, offer, policy), Choice(offer.server, cards))
+        for offer in offers
+        if (cards := fit(demand.slots, offer.free)) is not None
+    )
+    best = min(ranked, key=lambda pair: pair[0], default=None)
+    return best[1] if best else None
+
+
+def _rank(cards: Sequence[Card], offer: Offer, policy: Policy) -> tuple[int, int, str]:
+    free = len(offer.free)
+    return sum(card.memory_mib for card in cards), free if policy == "binpack" else -free, offer.server
+
+
+def plan(
+    waiting: Iterable[Waiting],
+    offers: Iterable[Offer],
+    *,
+    policy: Policy,
+    now: datetime,
+    starvation: timedelta,
+) -> Plan:
+    """Serve the queue in order. A pod is passed over only when the free cards cannot serve it.
+
+    A pod that was passed over for `starvation` keeps the server with its best chance free of everybody behind it.
+    """
+    pool = {offer.server: offer for offer in offers}
+    promises: list[tuple[Waiting, Choice]] = []
+    kept_free: dict[str, str] = {}
+    for pod in sorted(waiting, key=lambda pod: pod.place):
+        open_to_all = [offer for name, offer in pool.items() if name not in kept_free]
+        choice = choose(pod.demand, open_to_all, policy)
+        if choice is not None:
+            promises.append((pod, choice))
+            pool[choice.server] = _without(pool[choice.server], {card.id for card in choice.cards})
+        elif now - pod.since >= starvation and (server := _best_chance(pod.demand, open_to_all)):
+            kept_free[server] = pod.uid
+    return Plan(tuple(promises), kept_free)
+
+
+def _without(offer: Offer, ids: AbstractSet[str]) -> Offer:
+    return Offer(offer.server, tuple(card for card in offer.free if card.id not in ids), offer.offered)
+
+
+def _best_chance(demand: Demand, offers: Iterable[Offer]) -> str | None:
+    """The server that could serve the demand if it were empty and lacks the fewest cards now."""
+    able = [offer for offer in offers if fit(demand.slots, offer.offered) is not None]
+    return min(able, key=lambda offer: (-len(offer.free), offer.server)).server if able else None
