@@ -13,6 +13,8 @@ from typing import Final
 GROUP: Final = "tenure.dev"
 VERSION: Final = "v1alpha1"
 SCHEDULER_NAME: Final = "tenure-scheduler"
+# What the API server writes into a pod that names no scheduler (core/v1 defaults).
+DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 # Decision keys: whoever holds one of these holds a card, so no tenant may write them.
 LUPINE_ENDPOINT: Final = "hami.io/lupine-endpoint"
@@ -44,6 +46,8 @@ CORDON_OWNED: Final = "tenure.dev/device-cordon-owned"
 # Environment of containers.
 LUPINE_SERVER_ENV: Final = "LUPINE_SERVER"
 CUDA_VISIBLE_DEVICES_ENV: Final = "CUDA_VISIBLE_DEVICES"
+LUPINE_DISABLE_LOCAL_ENV: Final = "LUPINE_DISABLE_LOCAL"
+NVIDIA_VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"
 
 # Resource names; settings may change both at once for webhook, extender, chart and scheduler.
 REMOTE_GPU: Final = "hami.io/remote-gpu"

@@ -71,6 +71,9 @@ class WebhookSettings(Section):
     """Further schedulers that call Tenure's extender; a requesting pod may name one of them."""
     inject_visible_devices: bool = False
     """Also set CUDA_VISIBLE_DEVICES to the pod's card ids, for lupine versions that honour it (lupine 760)."""
+    hide_local_cards: bool = False
+    """Set NVIDIA_VISIBLE_DEVICES=void in containers that ask for remote cards only: on nodes whose default runtime
+    is NVIDIA's, an image that sets it to `all` would see the local cards without having asked for them."""
     decision_accounts: tuple[str, ...] = ("system:serviceaccount:tenure-system:tenure-server",)
     """User names that may write decision keys."""
     configuration_name: str = "tenure"
