@@ -1,0 +1,242 @@
+"""A real Kubernetes cluster that a test or a person starts, uses, hurts and throws away."""
+
+import http.client
+import shutil
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+import yaml
+
+from tests.lab.api import Api, Call, client_context
+from tests.lab.build import binaries
+from tests.lab.components import Components, Progress
+from tests.lab.controlplane import (
+    API_SERVER,
+    API_SERVICE_IP,
+    CONTROLLER_MANAGER,
+    ETCD,
+    LOOPBACK,
+    SCHEDULER,
+    ControlPlane,
+    environment,
+)
+from tests.lab.credentials import Authority
+from tests.lab.errors import LabError
+from tests.lab.layout import DEFAULT_STATE, Layout, Settings
+from tests.lab.ports import free_ports
+from tests.lab.process import Processes
+
+_ADMIN = "admin"
+_ADMIN_GROUPS = ("system:masters",)
+_SCHEDULER_USER = "system:kube-scheduler"
+_SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
+_SERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+_KUBECTL_SECONDS = 60.0
+_POLL_SECONDS = 0.05
+
+
+class Lab:
+    """One cluster, kept in one folder. Any process may use it by that folder; its programs outlive it.
+
+    Every call is synchronous: from a coroutine whose own loop the cluster must reach meanwhile (a webhook
+    in the test's process), call it with `asyncio.to_thread`. Failures are LabErrors: sentences.
+    """
+
+    def __init__(self, state: Path | str = DEFAULT_STATE, *, progress: Progress = nullcontext) -> None:
+        self._layout = Layout(Path(state).absolute())
+        self._authority = Authority(self._layout.pki)
+        self._progress = progress
+        processes = Processes(records=self._layout.records, logs=self._layout.logs)
+        self.components = Components(processes, context=self._admin_context, progress=progress)
+
+    # Life
+
+    def up(
+        self,
+        *,
+        node: bool = False,
+        feature_gates: Mapping[str, bool] | None = None,
+        api_server_flags: Sequence[str] = (),
+    ) -> Self:
+        """Start the cluster and return when it works; when it fails, nothing of it is left running."""
+        settings = Settings(
+            host=LOOPBACK,
+            binaries=str(binaries(["control-plane"])),
+            ports=_choose_ports(),
+            node=node,
+            feature_gates=dict(feature_gates or {}),
+            api_server_flags=list(api_server_flags),
+        )
+        self._claim(settings)
+        try:
+            self._start_control_plane()
+        except BaseException:
+            self.down()
+            raise
+        return self
+
+    def down(self) -> None:
+        """Stop and remove everything of this lab but its logs. Safe to repeat, and after any crash."""
+        self.components.kill_all()
+        for folder in self._layout.disposable:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._layout.settings.unlink(missing_ok=True)
+
+    # Where things are
+
+    @property
+    def state(self) -> Path:
+        return self._layout.state
+
+    @property
+    def logs(self) -> Path:
+        """A folder with NAME.log of every component."""
+        return self._layout.logs
+
+    @property
+    def audit_log(self) -> Path:
+        """One JSON event a line: who called what and how it was answered (level Metadata)."""
+        return self._layout.audit_log
+
+    @property
+    def server(self) -> str:
+        """The API server's URL."""
+        return self._plane.server
+
+    @property
+    def api(self) -> Api:
+        """The API server, as administrator."""
+        return Api(self.server, self._admin_context())
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's."""
+        return self.kubeconfig_for(_ADMIN, groups=_ADMIN_GROUPS)
+
+    def kubeconfig_for(self, user: str, *, groups: Sequence[str] = ()) -> Path:
+        """A kubeconfig file for a user with exactly these groups.
+
+        `system:serviceaccount:NAMESPACE:NAME` gives a real token of that account, good for an hour.
+        """
+        if not user.startswith(_SERVICE_ACCOUNT_PREFIX):
+            return self._plane.write_kubeconfig(user, groups=groups)
+        namespace, name = user.removeprefix(_SERVICE_ACCOUNT_PREFIX).split(":")
+        token = self.kubectl("create", "token", name, "--namespace", namespace, "--duration=1h")
+        return self._plane.write_credential(f"{namespace}.{name}", user, token.strip())
+
+    # Use
+
+    def kubectl(self, *args: str, stdin: str | None = None, kubeconfig: Path | None = None) -> str:
+        """What kubectl prints, run as administrator or with another kubeconfig."""
+        env = environment(self._layout) | {"KUBECONFIG": str(kubeconfig or self.kubeconfig)}
+        try:
+            done = subprocess.run(
+                [str(self._plane.binary), "kubectl", *args],
+                env=env,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=_KUBECTL_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise LabError(f"kubectl {' '.join(args)} took more than {_KUBECTL_SECONDS:.0f} s") from error
+        if done.returncode != 0:
+            raise LabError(f"kubectl {' '.join(args)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def apply(self, *objects: Mapping[str, Any]) -> None:
+        """Create or change objects."""
+        self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
+
+    def wait_for(self, path: str, *, accept: Callable[[Any], bool] = bool, seconds: float = 60) -> Any:
+        """The object at an API path, as soon as it exists and `accept` says yes."""
+        deadline = time.monotonic() + seconds
+        found: object = "nothing"
+        while time.monotonic() < deadline:
+            with suppress(OSError, http.client.HTTPException):
+                answer = self.api.request(Call("GET", path))
+                found = answer.json()
+                if answer.status == http.client.OK and accept(found):
+                    return found
+            time.sleep(_POLL_SECONDS)
+        raise LabError(f"{path} was not as wanted within {seconds:.0f} s; last seen: {str(found)[:2000]}")
+
+    def etcd_compact(self) -> int:
+        """Drop all history before now, so that old resource versions are gone; the revision it ends at."""
+        pair = self._authority.client("etcd-client")
+        etcd = Api(self._plane.etcd_url, client_context(self._authority.certificate, pair))
+        status = etcd.ok(Call("POST", "/v3/maintenance/status", {}))
+        revision = status["header"]["revision"]
+        etcd.ok(Call("POST", "/v3/kv/compaction", {"revision": revision, "physical": True}))
+        return int(revision)
+
+    def log(self, component: str) -> Path:
+        return self.logs / f"{component}.log"
+
+    def start_scheduler(
+        self, name: str, config: Mapping[str, Any] | str, *, user: str = _SCHEDULER_USER
+    ) -> None:
+        """Start one more kube-scheduler from a KubeSchedulerConfiguration (YAML text or its object).
+
+        Connection and leader election are filled in where the configuration is silent. From then on it is
+        one of the components, by its name.
+        """
+        parsed = yaml.safe_load(config) if isinstance(config, str) else config
+        (port,) = free_ports(1)
+        self.components.run(self._plane.scheduler(name, port=port, config=parsed, user=user))
+
+    # Inside
+
+    @property
+    def settings(self) -> Settings:
+        settings = self._layout.read_settings()
+        if settings is None:
+            raise LabError(f"no lab runs in {self.state}: start it with `python -m tests.lab up`")
+        return settings
+
+    @property
+    def _plane(self) -> ControlPlane:
+        return ControlPlane(self._layout, self.settings, self._authority)
+
+    def _admin_context(self) -> ssl.SSLContext:
+        pair = self._authority.client(_ADMIN, groups=_ADMIN_GROUPS)
+        return client_context(self._authority.certificate, pair)
+
+    def _claim(self, settings: Settings) -> None:
+        """Take the folder for this run; whoever comes second is told."""
+        self.state.mkdir(parents=True, exist_ok=True)
+        try:
+            with self._layout.settings.open("xb") as file:
+                file.write(msgspec.json.encode(settings))
+        except FileExistsError:
+            raise LabError(
+                f"a lab is kept in {self.state} already: use it, remove it with `python -m tests.lab down`, "
+                "or choose another folder with --state"
+            ) from None
+        shutil.rmtree(self.logs, ignore_errors=True)
+
+    def _start_control_plane(self) -> None:
+        names = {LOOPBACK, self.settings.host, API_SERVICE_IP, *_SERVER_NAMES}
+        self._authority.create(names=sorted(names))
+        plane = self._plane
+        self.components.run(plane.etcd())
+        self.components.run(plane.api_server())
+        port = self.settings.ports[SCHEDULER]
+        self.components.run(
+            plane.controller_manager(),
+            plane.scheduler(SCHEDULER, port=port, config={}, user=_SCHEDULER_USER),
+        )
+        with self._progress("default service account"):  # No pod can be made before.
+            self.wait_for("/api/v1/namespaces/default/serviceaccounts/default")
+
+
+def _choose_ports() -> dict[str, int]:
+    names = (ETCD, "etcd-peer", API_SERVER, CONTROLLER_MANAGER, SCHEDULER)
+    return dict(zip(names, free_ports(len(names)), strict=True))
