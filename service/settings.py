@@ -46,6 +46,8 @@ class KubeSettings(Section):
     """Objects per list page; larger pages stall the loop longer while they are decoded."""
     watch_idle_s: PositiveSeconds = 80.0
     """A watch that is silent for longer is reconnected; the API server sends a bookmark about every 60 s."""
+    strict_x509: bool = True
+    """False for a cluster whose certificates lack key identifiers, which Python 3.13 and later refuse."""
 
 
 class HttpSettings(Section):
