@@ -1,0 +1,254 @@
+"""X.509 without any I/O: make a CA and leaves, read what others made, and say in one sentence what is wrong with it.
+
+Keys are P-256: making a CA or a leaf costs about half a millisecond, so it may happen on the event loop. Fields
+follow RFC 5280 and what Go's TLS client (the API server) asks for: names only from subjectAltName, key identifiers
+on both certificates, a random serial number. Every `now` is aware of its time zone.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import Enum
+from ipaddress import ip_address
+from typing import Final, TypeVar
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+# Clocks of peers may be behind ours by this much (as in OPA's rotator); a short life is opened earlier by a tenth.
+BACKDATE: Final = timedelta(hours=1)
+# The share of its life after which a certificate is renewed (cert-manager, pkg/server/tls).
+RENEW_AFTER: Final = 2 / 3
+ORGANIZATION: Final = "Tenure"
+_SERIAL_DIGITS: Final = 8  # Enough of a serial number to tell two CAs apart in a log.
+
+Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
+E = TypeVar("E", bound=x509.ExtensionType)
+
+
+class PkiError(Exception):
+    """A certificate or key that cannot be used; the text is one sentence and never shows key material."""
+
+
+class Usage(Enum):
+    """What a leaf is for."""
+
+    SERVER = ExtendedKeyUsageOID.SERVER_AUTH
+    CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyPair:
+    """A certificate and its private key, with the intermediates that a peer needs to see. Its repr shows no key."""
+
+    certificate: x509.Certificate
+    key: Key = field(repr=False)
+    intermediates: tuple[x509.Certificate, ...] = ()
+
+    @property
+    def certificate_pem(self) -> bytes:
+        """The certificate, then its intermediates."""
+        return pem(self.certificate, *self.intermediates)
+
+    @property
+    def key_pem(self) -> bytes:
+        """The private key as PKCS 8, not encrypted: for a Secret or for OpenSSL, never for a log."""
+        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def make_ca(*, lifetime: timedelta, now: datetime) -> KeyPair:
+    """A new CA of ours that may sign leaves only."""
+    key, serial = ec.generate_private_key(ec.SECP256R1()), x509.random_serial_number()
+    name = _name(organization=ORGANIZATION, common_name=f"Tenure CA {f'{serial:x}'[:_SERIAL_DIGITS]}")
+    certificate = (
+        _builder(key, serial)
+        .subject_name(name)
+        .issuer_name(name)
+        .not_valid_before(now - _backdate(lifetime))
+        .not_valid_after(now + lifetime)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(ca=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return KeyPair(certificate, key)
+
+
+def make_leaf(
+    ca: KeyPair,
+    *,
+    names: Collection[str],
+    lifetime: timedelta,
+    now: datetime,
+    usage: Usage = Usage.SERVER,
+) -> KeyPair:
+    """A leaf for `names` (DNS names and IP addresses, at least one). It never outlives its CA.
+
+    The first name is also the common name: nothing verifies it, people and audit logs read it.
+    """
+    key, issuer = ec.generate_private_key(ec.SECP256R1()), ca.certificate
+    certificate = (
+        _builder(key, x509.random_serial_number())
+        .subject_name(_name(organization=ORGANIZATION, common_name=next(iter(names))))
+        .issuer_name(issuer.subject)
+        .not_valid_before(now - _backdate(lifetime))
+        .not_valid_after(min(now + lifetime, issuer.not_valid_after_utc))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(ca=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([usage.value]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
+        .add_extension(_authority_identifier(ca), critical=False)
+        .sign(ca.key, None if isinstance(ca.key, ed25519.Ed25519PrivateKey) else hashes.SHA256())
+    )
+    return KeyPair(certificate, key, ca.intermediates)
+
+
+def read_pair(certificate_pem: bytes, key_pem: bytes) -> KeyPair:
+    """The pair in two PEM texts: first the certificate, behind it its intermediates. Raises PkiError."""
+    try:
+        certificate, *intermediates = x509.load_pem_x509_certificates(certificate_pem)
+        public = certificate.public_key()
+    except (ValueError, UnsupportedAlgorithm):
+        raise PkiError(
+            "the certificate is unreadable" if certificate_pem else "there is no certificate"
+        ) from None
+    try:
+        key = load_pem_private_key(key_pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it is encrypted
+        raise PkiError(
+            "the private key is unreadable or encrypted" if key_pem else "there is no key"
+        ) from None
+    if not isinstance(key, Key):
+        raise PkiError("the private key is of a kind that TLS does not use")
+    if key.public_key() != public:
+        raise PkiError("the private key does not belong to the certificate")
+    return KeyPair(certificate, key, tuple(intermediates))
+
+
+def pem(*certificates: x509.Certificate) -> bytes:
+    """PEM texts one behind the other."""
+    return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates)
+
+
+def renew_at(certificate: x509.Certificate) -> datetime:
+    """The moment from which the certificate should be replaced."""
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return begin + (end - begin) * RENEW_AFTER
+
+
+def outside_validity(certificate: x509.Certificate, now: datetime) -> str | None:
+    """Why the certificate does not hold at `now`, with the time that is between; None when it does."""
+    if now < certificate.not_valid_before_utc:
+        return f"valid in {duration(certificate.not_valid_before_utc - now)}"
+    if now >= certificate.not_valid_after_utc:
+        return f"expired {duration(now - certificate.not_valid_after_utc)} ago"
+    return None
+
+
+def unfit_as_ca(certificate: x509.Certificate, now: datetime) -> str | None:
+    """Why nothing can be signed with the certificate's key at `now`; None when it can."""
+    constraints = extension(certificate, x509.BasicConstraints)
+    if constraints is None or not constraints.ca:
+        return "it is not a CA certificate"
+    usage = extension(certificate, x509.KeyUsage)
+    if usage is not None and not usage.key_cert_sign:
+        return "its key usage does not allow to sign certificates"
+    return outside_validity(certificate, now)
+
+
+def signed_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    """Whether the issuer's key made the signature."""
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+def is_ours(certificate: x509.Certificate) -> bool:
+    """Whether this is a CA that Tenure made for itself."""
+    organizations = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    return certificate.subject == certificate.issuer and [o.value for o in organizations] == [ORGANIZATION]
+
+
+def extension(certificate: x509.Certificate, kind: type[E]) -> E | None:
+    """The value of an extension; None when it is absent or unreadable."""
+    try:
+        return certificate.extensions.get_extension_for_class(kind).value
+    except (ValueError, x509.DuplicateExtension, x509.ExtensionNotFound):
+        return None
+
+
+def described(certificate: x509.Certificate) -> str:
+    """A short name for people."""
+    return certificate.subject.rfc4514_string() or f"serial {certificate.serial_number:x}"
+
+
+def duration(span: timedelta) -> str:
+    """The two largest units of a time, rounded down: `2 h 59 min`."""
+    rest, parts = int(span.total_seconds()), list[str]()
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
+
+
+def _builder(key: ec.EllipticCurvePrivateKey, serial: int) -> x509.CertificateBuilder:
+    public = key.public_key()
+    return (
+        x509.CertificateBuilder()
+        .public_key(public)
+        .serial_number(serial)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+    )
+
+
+def _name(*, organization: str, common_name: str) -> x509.Name:
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization),
+            x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64]),  # RFC 5280, ub-common-name
+        ]
+    )
+
+
+def _backdate(lifetime: timedelta) -> timedelta:
+    return min(BACKDATE, lifetime / 10)
+
+
+def _key_usage(*, ca: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=ca,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _authority_identifier(ca: KeyPair) -> x509.AuthorityKeyIdentifier:
+    """From the issuer's own identifier where it has one: a foreign CA may have computed it in another way."""
+    identifier = extension(ca.certificate, x509.SubjectKeyIdentifier)
+    if identifier is not None:
+        return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
+    return x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key())
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
