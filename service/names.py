@@ -61,3 +61,5 @@ ALLOCATION_KEYWORD: Final = "NVIDIA"
 CSI_DRIVER: Final = "csi.tenure.dev"
 DRA_DRIVER: Final = "remote.tenure.dev"
 FIELD_MANAGER: Final = "tenure"
+# Owns nothing but the caBundle of our webhooks, so that an installer that applies the rest meets no conflict.
+CERTS_FIELD_MANAGER: Final = "tenure-certs"

@@ -4,11 +4,13 @@ Sources, strongest first: `TENURE_SECTION__FIELD` in the environment, then the Y
 the defaults below. All errors are reported at once, by the field's name.
 """
 
+import re
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -21,6 +23,19 @@ from service import names
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(ge=0)]
 PositiveSeconds = Annotated[float, Field(gt=0)]
+_DNS_NAME = re.compile(r"(\*\.)?([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+
+
+def _host_name(text: str) -> str:
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        if not _DNS_NAME.fullmatch(text):
+            raise ValueError(f"{text!r} is neither an IP address nor a DNS name in lower case") from None
+        return text
+
+
+HostName = Annotated[str, Field(max_length=253), AfterValidator(_host_name)]
 
 
 class SettingsError(Exception):
@@ -145,6 +160,34 @@ class LeaseSettings(Section):
     retry_s: PositiveSeconds = 2.0
 
 
+class CertSettings(Section):
+    """The certificate of the TLS listeners."""
+
+    mode: Literal["self", "files"] = "self"
+    """self: a CA of our own in a Secret. files: somebody else (cert-manager, a person) puts them into `directory`."""
+    secret_name: str = "tenure-ca"  # noqa: S105 - a name
+    """Mode self: the Secret with the CA and its key, in the namespace `kube.namespace`."""
+    service: str = "tenure"
+    """Name of the Service before the webhook; certificates are made for NAME.NAMESPACE.svc."""
+    names: tuple[HostName, ...] = ()
+    """Further DNS names and IP addresses by which the listeners are called."""
+    ca_lifetime_s: PositiveSeconds = 10 * 365 * 86_400.0
+    leaf_lifetime_s: PositiveSeconds = 7 * 86_400.0
+    """A replica renews at two thirds of it: an API server out of reach for the last third does no harm."""
+    directory: Path = Path("/etc/tenure/tls")
+    """Mode files: tls.crt, tls.key, ca.crt (for the caBundle), client-ca.crt (for an extender beyond loopback)."""
+    inject: bool = True
+    """Keep the caBundle of `webhook.configuration_name` up to date; off where cert-manager's injector does it."""
+    client_secret: str = ""
+    """Mode self: a Secret to keep a client certificate for the scheduler in; empty: none."""
+
+    @model_validator(mode="after")
+    def _overlap(self) -> "CertSettings":
+        if self.ca_lifetime_s < 3 * self.leaf_lifetime_s:
+            raise ValueError("ca_lifetime_s must be at least three times leaf_lifetime_s")
+        return self
+
+
 class LogSettings(Section):
     """Logging."""
 
@@ -165,6 +208,7 @@ class Settings(BaseSettings):
     regions: RegionSettings = RegionSettings()
     pool: PoolSettings = PoolSettings()
     lease: LeaseSettings = LeaseSettings()
+    certs: CertSettings = CertSettings()
     log: LogSettings = LogSettings()
 
     @classmethod
