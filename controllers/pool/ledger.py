@@ -5,7 +5,7 @@ Each computes a whole new status from the object it read; the compare-and-swap d
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
@@ -174,8 +174,3 @@ def _cards(server: RemoteServer, scene: Scene, kept: list[Allocation]) -> Iterab
     for card in server.status.cards:
         if card.id in held and card.id not in present:
             yield msgspec.structs.replace(card, offered=False, reasons=(Reason.MISSING,))
-
-
-def gone(scene: Scene) -> Scene:
-    """The same scene for a server whose node or label is gone: no cards."""
-    return replace(scene, inventory=Inventory())

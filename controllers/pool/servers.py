@@ -54,7 +54,7 @@ class Card(Projection, frozen=True):
     reasons: tuple[str, ...] = ()
 
 
-class Allocation(Projection, frozen=True):
+class Allocation(Projection, frozen=True, omit_defaults=False):
     """One card in the hands of one pod. `since` is the RFC 3339 time at which the phase began."""
 
     card: str
@@ -90,7 +90,7 @@ class RemoteServerSpec(Projection, frozen=True):
     seen: str = ""
 
 
-class RemoteServerStatus(Projection, frozen=True):
+class RemoteServerStatus(Projection, frozen=True, omit_defaults=False):
     """Written by the server only. The counts are there for the printer columns."""
 
     endpoint: str = ""
@@ -101,7 +101,7 @@ class RemoteServerStatus(Projection, frozen=True):
     held: int = 0
 
 
-class RemoteServer(Projection, frozen=True, omit_defaults=False):
+class RemoteServer(Projection, frozen=True):
     """tenure.dev/v1alpha1 RemoteServer."""
 
     metadata: ObjectMeta
