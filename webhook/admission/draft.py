@@ -1,0 +1,155 @@
+"""A pod while it is being decided about: the steps of the pipeline read `pod` and edit through this."""
+
+from enum import Enum
+from functools import cached_property
+
+from service.objects import SchedulingGate
+from webhook.admission.patch import ListEditor, MapEditor, Patch
+from webhook.admission.pod import ClaimUse, Container, EnvVar, Pod, PodClaim, Volume, VolumeMount, volumes
+
+# Kubernetes, "Dynamic Admission Control": warnings above 120 characters should not be sent.
+MAX_WARNING = 120
+# Room for two quoted names of 63 characters and the advice; a hostile name cannot fill the terminal.
+MAX_REFUSAL = 400
+
+
+class Reason(Enum):
+    """Why a pod is refused."""
+
+    DEMAND = "demand"
+    NODE_NAME = "node_name"
+    SCHEDULER = "scheduler"
+    WINDOWS = "windows"
+    POD_SECURITY = "pod_security"
+    CLAIM = "claim"
+
+
+class RefusalError(Exception):
+    """The pod is refused; the text is a sentence for its author that says what to change."""
+
+    def __init__(self, reason: Reason, sentence: str) -> None:
+        super().__init__(one_line(sentence, MAX_REFUSAL))
+        self.reason = reason
+
+
+def one_line(text: str, most: int) -> str:
+    """`text` without anything that breaks a line or a terminal, at most `most` characters."""
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else "?" for char in text)
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+class ContainerDraft:
+    """One container; `path` is its JSON pointer in the object that was sent."""
+
+    def __init__(self, patch: Patch, path: str, view: Container) -> None:
+        self._patch = patch
+        self._path = path
+        self.view = view
+        self.name = view.name
+
+    @cached_property
+    def env(self) -> ListEditor[EnvVar]:
+        """Its environment."""
+        return ListEditor(self._patch, f"{self._path}/env", self.view.env)
+
+    @cached_property
+    def mounts(self) -> ListEditor[VolumeMount]:
+        """Its volume mounts."""
+        return ListEditor(self._patch, f"{self._path}/volumeMounts", self.view.volume_mounts)
+
+    @cached_property
+    def resources(self) -> MapEditor:
+        """Its resources: only whether the map is there matters, for what is put below it."""
+        present = self.view.resources is not None
+        return MapEditor(self._patch, f"{self._path}/resources", {} if present else None)
+
+    def set_env(self, wanted: EnvVar) -> bool:
+        """Make `wanted` the only entry of its name; True when another one had to go.
+
+        Entries stay in order. A new one comes first, because `$(NAME)` only sees entries above itself.
+        """
+        places = [i for i, entry in enumerate(self.env.items) if entry.name == wanted.name]
+        for place in reversed(places[1:]):
+            self.env.remove(place)
+        if not places:
+            self.env.insert(0, wanted)
+        elif self.env.items[places[0]] != wanted:
+            self.env.replace(places[0], wanted)
+            return True
+        return len(places) > 1
+
+    def default_env(self, wanted: EnvVar) -> None:
+        """Add `wanted` unless the container sets that name itself."""
+        if all(entry.name != wanted.name for entry in self.env.items):
+            self.env.insert(0, wanted)
+
+
+class PodDraft:
+    """The pod that was sent, with the patch and the warnings that have come together so far."""
+
+    def __init__(self, pod: Pod) -> None:
+        self.pod = pod
+        self.patch: Patch = []
+        self.warnings: list[str] = []
+        self.stripped_keys = 0
+        spec = pod.spec
+        self.inits = self._drafts("/spec/initContainers", spec.init_containers)
+        self.apps = self._drafts("/spec/containers", spec.containers)
+
+    def _drafts(self, path: str, containers: tuple[Container, ...] | None) -> list[ContainerDraft]:
+        return [ContainerDraft(self.patch, f"{path}/{i}", c) for i, c in enumerate(containers or ())]
+
+    @property
+    def containers(self) -> list[ContainerDraft]:
+        """Init containers (sidecars among them), then app containers."""
+        return self.inits + self.apps
+
+    @cached_property
+    def annotations(self) -> MapEditor:
+        """Its annotations."""
+        return MapEditor(self.patch, "/metadata/annotations", self.pod.metadata.annotations)
+
+    @cached_property
+    def labels(self) -> MapEditor:
+        """Its labels."""
+        return MapEditor(self.patch, "/metadata/labels", self.pod.metadata.labels)
+
+    @cached_property
+    def gates(self) -> ListEditor[SchedulingGate]:
+        """Its scheduling gates."""
+        return ListEditor(self.patch, "/spec/schedulingGates", self.pod.spec.scheduling_gates)
+
+    @cached_property
+    def scalars(self) -> MapEditor:
+        """Plain fields of its spec."""
+        return MapEditor(self.patch, "/spec", {"schedulerName": self.pod.spec.scheduler_name})
+
+    @cached_property
+    def node_selector(self) -> MapEditor:
+        """Its node selector."""
+        return MapEditor(self.patch, "/spec/nodeSelector", self.pod.spec.node_selector)
+
+    @cached_property
+    def volumes(self) -> ListEditor[Volume]:
+        """Its volumes. Raises BadCallError where they cannot be read."""
+        return ListEditor(self.patch, "/spec/volumes", volumes(self.pod.spec))
+
+    @cached_property
+    def claims(self) -> ListEditor[PodClaim]:
+        """Its resource claims."""
+        return ListEditor(self.patch, "/spec/resourceClaims", self.pod.spec.resource_claims)
+
+    def warn(self, sentence: str) -> None:
+        """Tell the user; the same sentence once."""
+        warning = one_line(sentence, MAX_WARNING)
+        if warning not in self.warnings:
+            self.warnings.append(warning)
+
+
+def use_claim(container: ContainerDraft, claim: str) -> None:
+    """Let `container` use the pod's claim of that name."""
+    resources = container.view.resources
+    uses = (resources.claims if resources else None) or ()
+    if all(use.name != claim for use in uses):
+        container.resources.put("claims", [*uses, ClaimUse(claim)])

@@ -1,0 +1,82 @@
+"""The pipeline: a request goes in, a decision comes out. Pure and without a wait; each step is one module.
+
+No step writes a decision key, and no step depends on what another one wrote, so the pipeline applied to its own
+output changes nothing.
+"""
+
+from dataclasses import dataclass
+
+from controllers.pool import demand
+from service.settings import Settings
+from webhook.admission import lupine, reserved
+from webhook.admission.draft import PodDraft, Reason, RefusalError
+from webhook.admission.patch import Operation
+from webhook.admission.review import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The settings that admission reads, flat."""
+
+    count_name: str
+    memory_name: str
+    schedulers: tuple[str, ...]
+    visible_devices: bool
+    hide_local_cards: bool
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Policy":
+        """The policy of a settings tree."""
+        return cls(
+            count_name=settings.pool.resource_count_name,
+            memory_name=settings.pool.resource_memory_name,
+            schedulers=settings.webhook.scheduler_names,
+            visible_devices=settings.webhook.inject_visible_devices,
+            hide_local_cards=settings.webhook.hide_local_cards,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Let in, with `patch` (empty: as it is), or refused with a sentence."""
+
+    patch: tuple[Operation, ...] = ()
+    warnings: tuple[str, ...] = ()
+    stripped_keys: int = 0
+    refusal: RefusalError | None = None
+
+
+UNTOUCHED = Decision()
+
+
+def decide(request: Request, policy: Policy) -> Decision:
+    """What becomes of this pod. Raises BadCallError where the object cannot be read."""
+    if not request.creates_pod or request.object is None:
+        return UNTOUCHED
+    draft = PodDraft(request.object)
+    try:
+        _run(draft, policy)
+    except RefusalError as refusal:
+        return Decision(warnings=tuple(draft.warnings), refusal=refusal)
+    return Decision(tuple(draft.patch), tuple(draft.warnings), draft.stripped_keys)
+
+
+def _run(draft: PodDraft, policy: Policy) -> None:
+    reserved.strip(draft)
+    asked = _demand(draft, policy)
+    if asked is None:
+        lupine.release(draft)
+    else:
+        lupine.refuse_impossible(draft, policy.schedulers)
+        lupine.hold(draft)
+        lupine.connect(
+            draft, asked, visible_devices=policy.visible_devices, hide_local_cards=policy.hide_local_cards
+        )
+
+
+def _demand(draft: PodDraft, policy: Policy) -> demand.Demand | None:
+    spec = draft.pod.spec
+    try:
+        return demand.of(spec.containers or (), spec.init_containers, policy.count_name, policy.memory_name)
+    except demand.DemandError as error:
+        raise RefusalError(Reason.DEMAND, str(error)) from None
