@@ -25,6 +25,8 @@ MAX_MEMORY_MIB = 2**31 - 1
 _QUANTITY = re.compile(
     r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30}))(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?\d{1,2}))?"
 )
+# Nearly every quantity of cards is a few plain digits; admission reads them without the pattern.
+_PLAIN = 12
 _SUFFIX = {"n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "k": Decimal(1000)}
 _SUFFIX |= {letter: Decimal(1000) ** power for power, letter in enumerate("MGTPE", start=2)}
 _SUFFIX |= {f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", start=1)}
@@ -125,10 +127,12 @@ def of(
         *(_need(c, _init_kind(c), count_name, memory_name) for c in init_containers or ()),
         *(_need(c, Kind.APP, count_name, memory_name) for c in containers),
     ]
-    if not any(need.count for need in needs):
+    total = sum(need.count for need in needs)
+    if not total:
         return None
     demand = Demand(tuple(needs))
-    if len(demand.slots) > MAX_CARDS:
+    # Phases share cards, so there are never more slots than counted cards: most pods need no second look.
+    if total > MAX_CARDS and len(demand.slots) > MAX_CARDS:
         raise DemandError(f"the pod asks for {len(demand.slots)} cards; at most {MAX_CARDS} can be asked for")
     return demand
 
@@ -176,6 +180,8 @@ def _quantity(container: ContainerLike, resource: str) -> str | None:
 
 def _parse(text: str) -> Decimal | None:
     """A Kubernetes quantity (apimachinery, resource.Quantity) as a decimal, or None when it is none."""
+    if len(text) <= _PLAIN and text.isascii() and text.isdigit():
+        return Decimal(text)
     match = _QUANTITY.fullmatch(text)
     if match is None:
         return None

@@ -3,188 +3,189 @@
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-import msgspec
-
 from controllers.pool import placement
-from controllers.pool.book import Book
+from controllers.pool.book import Book, Promise
 from controllers.pool.demand import Demand
 from controllers.pool.placement import Offer, Waiting
-from controllers.pool.pods import PodView
-from controllers.pool.servers import Allocation, Card, Phase, RemoteServer
+from controllers.pool.pods import Pods, PodView
+from controllers.pool.servers import Allocation, Card, Reason, RemoteServer
+from service import api
 from service.objects import parse_time
 
-
-class Holder(msgspec.Struct, frozen=True, rename="camel"):
-    """Who has a card, since when (RFC 3339)."""
-
-    namespace: str
-    name: str
-    phase: str
-    since: str
+_NODE_NOT_READY = {Reason.NODE_NOT_READY, Reason.NODE_DELETING}
+_PHASE_STATE = {
+    "Reserved": api.CardState.RESERVED,
+    "Bound": api.CardState.BOUND,
+    "Draining": api.CardState.DRAINING,
+}
 
 
-class CardState(msgspec.Struct, frozen=True, rename="camel"):
-    """One card of a server as people see it. `state`: free, held, draining, or not offered."""
+class Explainer:
+    """Answers from one replica's memory. `queue` gives the waiting pods, `kept_free` server to uid."""
 
-    id: str
-    index: int
-    type: str
-    memory_mib: int = msgspec.field(name="memoryMiB")
-    numa: int | None
-    endpoint: str
-    state: str
-    offered: bool
-    reasons: tuple[str, ...]
-    holder: Holder | None
+    def __init__(
+        self, book: Book, pods: Pods, *, queue: Iterable[Waiting], kept_free: Mapping[str, str], now: datetime
+    ) -> None:
+        self._book = book
+        self._pods = pods
+        self._kept_free = kept_free
+        self._now = now
+        ordered = sorted(queue, key=lambda item: item.place)
+        self._places = {item.uid: number for number, item in enumerate(ordered, start=1)}
+
+    def servers(self) -> api.Servers:
+        """The pool, by server name."""
+        return api.Servers(tuple(_server(s) for s in sorted(self._book, key=lambda s: s.name)))
+
+    def pods(self) -> api.Pods:
+        """Every pod that asked for cards, the queue first."""
+        last = len(self._places) + 1
+        seen = sorted(self._pods, key=lambda p: (self._places.get(p.uid, last), p.key))
+        return api.Pods(tuple(self._row(pod) for pod in seen))
+
+    def explain(self, namespace: str, name: str) -> api.Explanation:
+        """One pod's answer; the newest of several that had this name."""
+        key = f"{namespace}/{name}"
+        named = [pod for pod in self._pods if pod.key == key]
+        if not named:
+            sentence = "no such pod asks for remote cards; is the name right, and did it ask at creation?"
+            return api.Explanation(pod=key, state=api.PodState.UNKNOWN, sentence=sentence)
+        return self._explain(max(named, key=lambda pod: pod.since))
+
+    def _row(self, pod: PodView) -> api.Pod:
+        promise = self._book.promise(pod.uid)
+        return api.Pod(
+            namespace=pod.namespace,
+            name=pod.name,
+            state=_state(pod, promise),
+            since=pod.since.isoformat(),
+            place=self._places.get(pod.uid),
+            server=promise.server.name if promise else None,
+            cards=tuple(card.id for card in promise.cards) if promise else (),
+        )
+
+    def _explain(self, pod: PodView) -> api.Explanation:
+        promise = self._book.promise(pod.uid)
+        given = tuple(_given(promise.server, card) for card in promise.cards) if promise else ()
+        waits = promise is None and pod.demand is not None and not (pod.node or pod.ended)
+        return api.Explanation(
+            pod=pod.key,
+            state=_state(pod, promise),
+            sentence=self._sentence(pod, promise),
+            place=self._places.get(pod.uid),
+            gates=pod.other_gates,
+            servers=self._chances(pod) if waits else (),
+            cards=given,
+        )
+
+    def _sentence(self, pod: PodView, promise: Promise | None) -> str:
+        if promise and pod.node:
+            count = _cards(len(promise.cards))
+            return f"runs on node {pod.node} with {count} of server {promise.server.name}"
+        if promise:
+            return _promised(pod, promise.allocations, self._now)
+        if pod.suspicion:
+            return f"its allocation annotation is not believed: {pod.suspicion}"
+        if pod.ended or pod.node or pod.demand is None:
+            return "has ended" if pod.ended else "holds no card of the pool"
+        if not pod.injected:
+            return "came past the webhook and has no LUPINE_SERVER variable; delete it and create it again"
+        if pod.other_gates:
+            return f"held by other gates first: {', '.join(pod.other_gates)}"
+        if not list(self._book):
+            return "there is no server with remote cards"
+        return f"waits for {_cards(len(pod.demand.slots))} on one server"
+
+    def _chances(self, pod: PodView) -> tuple[api.Chance, ...]:
+        if pod.demand is None:
+            return ()
+        offers = sorted(self._book.offers(), key=lambda offer: offer.server)
+        return tuple(
+            api.Chance(offer.server, len(offer.free), self._why(pod.demand, offer, pod.uid))
+            for offer in offers
+        )
+
+    def _why(self, asked: Demand, offer: Offer, uid: str) -> str:
+        """One server's answer to one demand."""
+        wanted = len(asked.slots)
+        keeper = self._kept_free.get(offer.server)
+        if placement.fit(asked.slots, offer.free) is not None:
+            if keeper and keeper != uid:
+                return "kept free for a pod that has waited too long for more cards"
+            return "could serve it as soon as those before it are served"
+        if placement.fit(asked.slots, offer.offered) is not None:
+            return self._busy(wanted, offer)
+        least = min(asked.slots)
+        large = sum(card.memory_mib >= least for card in offer.offered)
+        if large < wanted <= len(offer.offered):
+            return f"{large} of {len(offer.offered)} cards has the memory ({least} MiB)"
+        return self._small(wanted, offer)
+
+    def _busy(self, wanted: int, offer: Offer) -> str:
+        server = self._book.get(offer.server)
+        draining = [a for a in server.status.allocations if a.phase == "Draining"] if server else []
+        sentence = f"{len(offer.free)} of {len(offer.offered)} cards are free, {wanted} are needed"
+        if not draining:
+            return sentence
+        seconds = max(_seconds(item.since, self._now) for item in draining)
+        return f"{sentence}; {_cards(len(draining))} draining for {seconds} s"
+
+    def _small(self, wanted: int, offer: Offer) -> str:
+        """Too few cards on offer, with the reasons of those that are not."""
+        sentence = f"offers {_cards(len(offer.offered))}, {wanted} are needed"
+        server = self._book.get(offer.server)
+        reasons = sorted(
+            {r for c in (server.status.cards if server else ()) if not c.offered for r in c.reasons}
+        )
+        return f"{sentence} ({', '.join(reasons)})" if reasons else sentence
 
 
-class ServerState(msgspec.Struct, frozen=True, rename="camel"):
-    """One server with its cards."""
-
-    name: str
-    endpoint: str
-    total: int
-    free: int
-    held: int
-    cards: tuple[CardState, ...]
-
-
-class ServerAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """Why one server does not serve a pod now."""
-
-    name: str
-    free: int
-    sentence: str
-
-
-class Explanation(msgspec.Struct, frozen=True, rename="camel"):
-    """The answer about one pod. `place` counts from 1 among the waiting."""
-
-    pod: str
-    state: str
-    sentence: str
-    place: int | None = None
-    gates: tuple[str, ...] = ()
-    node: str = ""
-    server: str = ""
-    cards: tuple[str, ...] = ()
-    servers: tuple[ServerAnswer, ...] = ()
-
-
-def server_state(server: RemoteServer) -> ServerState:
-    """A server for tables and pages."""
+def _server(server: RemoteServer) -> api.Server:
     held = {item.card: item for item in server.status.allocations}
-    status = server.status
-    cards = tuple(_card_state(card, held.get(card.id)) for card in status.cards)
-    return ServerState(server.name, status.endpoint, status.total, status.free, status.held, cards)
+    ready = not any(reason in _NODE_NOT_READY for card in server.status.cards for reason in card.reasons)
+    cards = tuple(_card(card, held.get(card.id)) for card in server.status.cards)
+    return api.Server(name=server.name, endpoint=server.status.endpoint, ready=ready, cards=cards)
 
 
-def _card_state(card: Card, held: Allocation | None) -> CardState:
-    if held:
-        state = "draining" if held.phase == Phase.DRAINING else "held"
-    else:
-        state = "free" if card.offered else "not offered"
-    holder = Holder(held.namespace, held.name, held.phase, held.since) if held else None
-    return CardState(
+def _card(card: Card, held: Allocation | None) -> api.Card:
+    free = api.CardState.FREE if card.offered else api.CardState.UNKNOWN
+    return api.Card(
         id=card.id,
         index=card.index,
         type=card.type,
         memory_mib=card.memory_mib,
-        numa=card.numa,
-        endpoint=card.endpoint,
-        state=state,
+        state=_PHASE_STATE[held.phase] if held else free,
         offered=card.offered,
+        numa=card.numa,
         reasons=card.reasons,
-        holder=holder,
+        holder=api.Holder(held.namespace, held.name, held.phase, held.since) if held else None,
     )
 
 
-def pod(
-    seen: PodView, *, book: Book, queue: Iterable[Waiting], kept_free: Mapping[str, str], now: datetime
-) -> Explanation:
-    """Where this pod stands. `queue` are all waiting pods, in any order."""
-    promise = book.promise(seen.uid)
-    if promise and seen.node:
-        ids = tuple(card.id for card in promise.cards)
-        sentence = f"runs on node {seen.node} with {_cards(len(ids))} of server {promise.server.name}"
-        return Explanation(
-            seen.key, "placed", sentence, node=seen.node, server=promise.server.name, cards=ids
-        )
+def _given(server: RemoteServer, card: Card) -> api.GivenCard:
+    return api.GivenCard(
+        server=server.name, id=card.id, index=card.index, type=card.type, memory_mib=card.memory_mib
+    )
+
+
+def _state(pod: PodView, promise: Promise | None) -> api.PodState:
     if promise:
-        return Explanation(
-            seen.key,
-            "promised",
-            _promised(seen, promise.allocations, now),
-            gates=seen.other_gates,
-            server=promise.server.name,
-            cards=tuple(card.id for card in promise.cards),
-        )
-    if seen.node or seen.ended or seen.demand is None:
-        return Explanation(seen.key, "ended" if seen.ended else "placed", _without(seen), node=seen.node)
-    if not seen.injected:
-        return Explanation(
-            seen.key, "refused", "came past the webhook and has no LUPINE_SERVER; create it again"
-        )
-    return _waiting(seen, seen.demand, book=book, queue=queue, kept_free=kept_free)
+        return api.PodState.PLACED if pod.node else api.PodState.PROMISED
+    if pod.node or pod.ended or pod.demand is None:
+        return api.PodState.NOT_OURS
+    return api.PodState.WAITING
 
 
 def _cards(count: int) -> str:
     return "1 card" if count == 1 else f"{count} cards"
 
 
-def _promised(seen: PodView, allocations: tuple[Allocation, ...], now: datetime) -> str:
-    seconds = max(0, int((now - parse_time(allocations[0].since)).total_seconds())) if allocations else 0
-    if seen.gated:
-        return f"{_cards(len(allocations))} promised {seconds} s ago; the gate is being removed"
-    return (
-        f"{_cards(len(allocations))} promised {seconds} s ago; the scheduler has not found a node for it yet "
-        "(CPU, memory, taints: see kubectl describe pod)"
-    )
+def _seconds(since: str, now: datetime) -> int:
+    return max(0, int((now - parse_time(since)).total_seconds()))
 
 
-def _without(seen: PodView) -> str:
-    if seen.suspicion:
-        return f"its allocation annotation is not believed: {seen.suspicion}"
-    return "has ended" if seen.ended else "holds no card of the pool"
-
-
-def _waiting(
-    seen: PodView, asked: Demand, *, book: Book, queue: Iterable[Waiting], kept_free: Mapping[str, str]
-) -> Explanation:
-    places = {item.uid: number for number, item in enumerate(sorted(queue, key=lambda i: i.place), start=1)}
-    offers = book.offers()
-    answers = tuple(
-        ServerAnswer(offer.server, len(offer.free), _why(asked, offer, kept_free, seen.uid))
-        for offer in sorted(offers, key=lambda offer: offer.server)
-    )
-    if seen.other_gates:
-        sentence = f"held by other gates first: {', '.join(seen.other_gates)}"
-    elif not offers:
-        sentence = "there is no server with remote cards"
-    else:
-        sentence = f"waits for {_cards(len(asked.slots))} on one server"
-    return Explanation(
-        seen.key,
-        "waiting",
-        sentence,
-        place=places.get(seen.uid),
-        gates=seen.other_gates,
-        servers=answers,
-    )
-
-
-def _why(asked: Demand, offer: Offer, kept_free: Mapping[str, str], uid: str) -> str:
-    """One server's answer to one demand."""
-    wanted = len(asked.slots)
-    keeper = kept_free.get(offer.server)
-    if placement.fit(asked.slots, offer.free) is not None:
-        if keeper and keeper != uid:
-            return "kept free for a pod that has waited too long for more cards"
-        return "could serve it; it is its turn when those before it are served"
-    if placement.fit(asked.slots, offer.offered) is not None:
-        return f"{len(offer.free)} of {len(offer.offered)} cards are free, {wanted} are needed"
-    least = min(asked.slots)
-    large = sum(card.memory_mib >= least for card in offer.offered)
-    if large < wanted <= len(offer.offered):
-        return f"{large} of {len(offer.offered)} cards has the memory ({least} MiB)"
-    return f"offers {_cards(len(offer.offered))}, {wanted} are needed"
+def _promised(pod: PodView, allocations: tuple[Allocation, ...], now: datetime) -> str:
+    promised = f"{_cards(len(allocations))} promised {_seconds(allocations[0].since, now)} s ago"
+    if pod.gated:
+        return f"{promised}; the gate is being removed"
+    return f"{promised}; the scheduler has no node for it yet (CPU, memory, taints: kubectl describe pod)"

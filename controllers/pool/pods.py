@@ -46,11 +46,17 @@ class PodView:
     """Server and cards, when the pod is placed and its annotation fits its request (rule 29)."""
     suspicion: str = ""
     """Why an allocation annotation is not believed, for a report."""
+    shares: tuple[tuple[str, ...], ...] = ()
+    """Card ids of each container as the annotation names them, init containers first."""
 
     @property
     def key(self) -> str:
         """`namespace/name`."""
         return f"{self.namespace}/{self.name}"
+
+    def container_of(self, card: str) -> int:
+        """Position of the first container that has this card; 0 when the annotation does not say."""
+        return next((index for index, share in enumerate(self.shares) if card in share), 0)
 
     @property
     def may_be_served(self) -> bool:
@@ -103,6 +109,7 @@ def view(pod: Pod, resources: Resources) -> PodView | None:
         injected=asked is not None and _injected(pod, asked),
         witness=witness,
         suspicion=suspicion,
+        shares=_shares(pod) if witness else (),
     )
 
 
@@ -173,6 +180,11 @@ def _asks(pod: Pod, resources: Resources) -> bool:
 def _slim(container: Container) -> Container:
     kept = tuple(entry for entry in container.env or () if entry.name == names.LUPINE_SERVER_ENV)
     return msgspec.structs.replace(container, env=kept or None)
+
+
+def _shares(pod: Pod) -> tuple[tuple[str, ...], ...]:
+    decoded = grant.decode(pod.metadata.annotations[names.DEVICES_ALLOCATED])
+    return tuple(tuple(held.card for held in share) for share in decoded)
 
 
 class Pods:

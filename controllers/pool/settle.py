@@ -5,7 +5,6 @@ from datetime import timedelta
 import msgspec
 import structlog
 from service.kube.events import EventRecorder, ObjectRef
-from service.kube.store import Store
 
 from controllers.pool import ledger, register, servers
 from controllers.pool.ledger import DrainRules, Fate, Scene
@@ -16,6 +15,7 @@ from controllers.runtime import After, Done, Outcome, Retry
 from service import names
 from service.kube.errors import NotFound
 from service.kube.resources import PODS
+from service.kube.store import Store
 from service.objects import Node, Pod
 
 log = structlog.get_logger(__name__)
