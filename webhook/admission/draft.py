@@ -1,7 +1,8 @@
 """A pod while it is being decided about: the steps of the pipeline read `pod` and edit through this."""
 
+from collections.abc import Callable
 from enum import Enum
-from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 from service.objects import SchedulingGate
 from webhook.admission.patch import ListEditor, MapEditor, Patch
@@ -11,6 +12,9 @@ from webhook.admission.pod import ClaimUse, Container, EnvVar, Pod, PodClaim, Vo
 MAX_WARNING = 120
 # Room for two quoted names of 63 characters and the advice; a hostile name cannot fill the terminal.
 MAX_REFUSAL = 400
+
+
+T = TypeVar("T")
 
 
 class Reason(Enum):
@@ -39,6 +43,19 @@ def one_line(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
+class lazy(Generic[T]):  # noqa: N801 - used like a property
+    """A value made at its first use and kept: functools.cached_property without the lock of Python 3.11."""
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+        self._name = make.__name__
+
+    def __get__(self, owner: Any, _: type) -> T:
+        value: T = self._make(owner)
+        owner.__dict__[self._name] = value
+        return value
+
+
 class ContainerDraft:
     """One container; `path` is its JSON pointer in the object that was sent."""
 
@@ -48,17 +65,17 @@ class ContainerDraft:
         self.view = view
         self.name = view.name
 
-    @cached_property
+    @lazy
     def env(self) -> ListEditor[EnvVar]:
         """Its environment."""
         return ListEditor(self._patch, f"{self._path}/env", self.view.env)
 
-    @cached_property
+    @lazy
     def mounts(self) -> ListEditor[VolumeMount]:
         """Its volume mounts."""
         return ListEditor(self._patch, f"{self._path}/volumeMounts", self.view.volume_mounts)
 
-    @cached_property
+    @lazy
     def resources(self) -> MapEditor:
         """Its resources: only whether the map is there matters, for what is put below it."""
         present = self.view.resources is not None
@@ -105,37 +122,37 @@ class PodDraft:
         """Init containers (sidecars among them), then app containers."""
         return self.inits + self.apps
 
-    @cached_property
+    @lazy
     def annotations(self) -> MapEditor:
         """Its annotations."""
         return MapEditor(self.patch, "/metadata/annotations", self.pod.metadata.annotations)
 
-    @cached_property
+    @lazy
     def labels(self) -> MapEditor:
         """Its labels."""
         return MapEditor(self.patch, "/metadata/labels", self.pod.metadata.labels)
 
-    @cached_property
+    @lazy
     def gates(self) -> ListEditor[SchedulingGate]:
         """Its scheduling gates."""
         return ListEditor(self.patch, "/spec/schedulingGates", self.pod.spec.scheduling_gates)
 
-    @cached_property
+    @lazy
     def scalars(self) -> MapEditor:
         """Plain fields of its spec."""
         return MapEditor(self.patch, "/spec", {"schedulerName": self.pod.spec.scheduler_name})
 
-    @cached_property
+    @lazy
     def node_selector(self) -> MapEditor:
         """Its node selector."""
         return MapEditor(self.patch, "/spec/nodeSelector", self.pod.spec.node_selector)
 
-    @cached_property
+    @lazy
     def volumes(self) -> ListEditor[Volume]:
         """Its volumes. Raises BadCallError where they cannot be read."""
         return ListEditor(self.patch, "/spec/volumes", volumes(self.pod.spec))
 
-    @cached_property
+    @lazy
     def claims(self) -> ListEditor[PodClaim]:
         """Its resource claims."""
         return ListEditor(self.patch, "/spec/resourceClaims", self.pod.spec.resource_claims)

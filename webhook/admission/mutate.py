@@ -6,6 +6,8 @@ output changes nothing.
 
 from dataclasses import dataclass
 
+import msgspec
+
 from controllers.pool import demand
 from service.settings import Settings
 from webhook.admission import lupine, reserved
@@ -36,8 +38,7 @@ class Policy:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """Let in, with `patch` (empty: as it is), or refused with a sentence."""
 
     patch: tuple[Operation, ...] = ()
