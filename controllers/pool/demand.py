@@ -6,30 +6,20 @@ needs as many cards as its largest phase, and each card must be large enough for
 (Kubernetes, "Init Containers: resource sharing within containers", applied to whole cards).
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from enum import Enum
 from functools import cached_property
 from itertools import zip_longest
 from typing import Protocol
 
-Quantity = str | int | float
+from controllers.pool import quantity
+from controllers.pool.quantity import Quantity
 
 # More is a typing error, and a bound keeps a hostile request cheap. The largest known server has 16 cards.
 MAX_CARDS = 1024
 # int32, the width that HAMi's register annotation gives to a card's memory.
 MAX_MEMORY_MIB = 2**31 - 1
-
-_QUANTITY = re.compile(
-    r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30}))(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?\d{1,2}))?"
-)
-# Nearly every quantity of cards is a few plain digits; admission reads them without the pattern.
-_PLAIN = 12
-_SUFFIX = {"n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "k": Decimal(1000)}
-_SUFFIX |= {letter: Decimal(1000) ** power for power, letter in enumerate("MGTPE", start=2)}
-_SUFFIX |= {f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", start=1)}
 
 
 class ResourcesLike(Protocol):
@@ -157,7 +147,7 @@ def _whole(container: ContainerLike, resource: str, most: int) -> int:
     text = _quantity(container, resource)
     if text is None:
         return 0
-    number = _parse(text)
+    number = quantity.parse(text)
     if number is None or number != number.to_integral_value() or number < 0:
         raise DemandError(
             f'container "{container.name}": {resource} must be a whole number, not "{text[:40]}"; '
@@ -176,16 +166,3 @@ def _quantity(container: ContainerLike, resource: str) -> str | None:
         if part and resource in part:
             return str(part[resource])
     return None
-
-
-def _parse(text: str) -> Decimal | None:
-    """A Kubernetes quantity (apimachinery, resource.Quantity) as a decimal, or None when it is none."""
-    if len(text) <= _PLAIN and text.isascii() and text.isdigit():
-        return Decimal(text)
-    match = _QUANTITY.fullmatch(text)
-    if match is None:
-        return None
-    number, suffix, exponent = match.groups()
-    if exponent:
-        return Decimal(number).scaleb(int(exponent))
-    return Decimal(number) * (_SUFFIX[suffix] if suffix else 1)

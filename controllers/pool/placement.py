@@ -123,3 +123,39 @@ def _best_chance(demand: Demand, offers: Iterable[Offer]) -> str | None:
     """The server that could serve the demand if it were empty and lacks the fewest cards now."""
     able = [offer for offer in offers if fit(demand.slots, offer.offered) is not None]
     return min(able, key=lambda offer: (-len(offer.free), offer.server)).server if able else None
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A promise that was not used in time: its pod was let in and no node took it."""
+
+    uid: str
+    server: str
+    cards: tuple[Card, ...]
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """Cards that go from unused promises to a pod that could start at once."""
+
+    pod: Waiting
+    choice: Choice
+    losers: tuple[str, ...]
+    """Uids whose promises on that server end, oldest first."""
+
+
+def pass_on(
+    pod: Waiting, offers: Iterable[Offer], overdue: Iterable[Overdue], policy: Policy
+) -> Passing | None:
+    """How the cards of unused promises would serve `pod`, taking away as few promises as possible, oldest first."""
+    late = sorted(overdue, key=lambda item: (item.since, item.uid))
+    pool = list(offers)
+    for losers in range(1, len(late) + 1):
+        for offer in sorted(pool, key=lambda item: item.server):
+            here = [item for item in late if item.server == offer.server][:losers]
+            cards = offer.free + tuple(card for item in here for card in item.cards)
+            choice = choose(pod.demand, [Offer(offer.server, cards, offer.offered)], policy)
+            if len(here) == losers and choice:
+                return Passing(pod, choice, tuple(item.uid for item in here))
+    return None

@@ -28,6 +28,7 @@ from service.objects import (
     Pod,
     PodSpec,
     PodStatus,
+    Quantity,
     ResourceRequirements,
     SchedulingGate,
 )
@@ -86,7 +87,9 @@ def waiting(
 def asks(
     name: str = "main", *, always: bool = False, injected: bool = True, **resources: str | int
 ) -> Container:
-    limits = {f"hami.io/{key.replace('_', '-')}": value for key, value in resources.items()}
+    limits: dict[str, Quantity] = {
+        f"hami.io/{key.replace('_', '-')}": value for key, value in resources.items()
+    }
     path = f"metadata.annotations['{names.LUPINE_ENDPOINT}']"
     env = (EnvVar(names.LUPINE_SERVER_ENV, EnvVarSource(FieldRef(path))),) if injected else None
     return Container(name, "Always" if always else None, ResourceRequirements(limits), env)

@@ -6,7 +6,7 @@ from controllers.pool import demand, grant
 from controllers.pool.demand import Demand, DemandError, Kind, Need
 from controllers.pool.placement import fit
 from service.names import REMOTE_GPU, REMOTE_GPU_MEMORY
-from service.objects import Container, ResourceRequirements
+from service.objects import Container, Quantity, ResourceRequirements
 from tests.unit.pool import build
 
 
@@ -46,7 +46,10 @@ def test_zero_cards_with_memory_is_memory_without_a_count() -> None:
     "resources", [{"remote_gpu": "0"}, {"remote_gpu": "0", "remote_gpu_memory": "0"}, {}]
 )
 def test_zero_cards_ask_for_nothing(resources: dict[str, str]) -> None:
-    assert of(build.asks(**resources)) is None
+    limits: dict[str, Quantity] = {
+        f"hami.io/{key.replace('_', '-')}": value for key, value in resources.items()
+    }
+    assert of(Container("main", None, ResourceRequirements(limits))) is None
 
 
 def test_more_cards_than_any_server_has_are_refused() -> None:
