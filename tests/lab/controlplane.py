@@ -107,7 +107,7 @@ class ControlPlane:
             f"--client-ca-file={authority.certificate}",
             f"--service-cluster-ip-range={SERVICE_RANGE}",
             # An address of the loopback is no valid endpoint of the Service `kubernetes`.
-            *([] if settings.node else ["--endpoint-reconciler-type=none"]),
+            *(["--endpoint-reconciler-type=none"] if settings.host == LOOPBACK else []),
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged=true",

@@ -69,7 +69,7 @@ class Lab:
             host=LOOPBACK,
             binaries=str(binaries(["control-plane"])),
             ports=_choose_ports(),
-            node=node,
+            node_missing="the lab was started without it",
             feature_gates=dict(feature_gates or {}),
             api_server_flags=list(api_server_flags),
         )
@@ -113,6 +113,11 @@ class Lab:
     def api(self) -> Api:
         """The API server, as administrator."""
         return Api(self.server, self._admin_context())
+
+    @property
+    def node_missing(self) -> str | None:
+        """Why there is no real node; None when there is one."""
+        return self.settings.node_missing
 
     @property
     def kubeconfig(self) -> Path:
@@ -169,7 +174,11 @@ class Lab:
         raise LabError(f"{path} was not as wanted within {seconds:.0f} s; last seen: {str(found)[:2000]}")
 
     def etcd_compact(self) -> int:
-        """Drop all history before now, so that old resource versions are gone; the revision it ends at."""
+        """Drop all history before now; the revision it ends at.
+
+        The API server goes on serving what its watch cache holds: after its restart, resource versions from
+        before are gone (410).
+        """
         pair = self._authority.client("etcd-client")
         etcd = Api(self._plane.etcd_url, client_context(self._authority.certificate, pair))
         status = etcd.ok(Call("POST", "/v3/maintenance/status", {}))

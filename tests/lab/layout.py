@@ -19,8 +19,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     binaries: str
     ports: dict[str, int]
-    node: bool = False
-    node_missing: str | None = None
+    node_missing: str | None
     feature_gates: dict[str, bool] = {}
     api_server_flags: list[str] = []
 
