@@ -1,5 +1,6 @@
 """Metrics of the Kubernetes layer. `resource` is a kind's plural name, one of those in `resources.py`."""
 
+from collections.abc import Sized
 from enum import StrEnum
 
 from service.kube.errors import Failure
@@ -99,15 +100,28 @@ class KubeMetrics:
             "tenure_lease_changes", "Times this process began or ceased to lead.", {"lease": str}
         )
 
-    def announce(self, resource: str) -> None:
-        """Create every series of a kind with zero, so that a dashboard never shows "no data"."""
-        for plain in (self.list_seconds, self.watches, self.short_watches, self.handler_failures):
-            plain.labels(resource)
-        for gauge in (self.last_event, self.blocked, self.objects, self.synced):
-            gauge.labels(resource).set(0)
-        for reason in ListReason:
-            self.lists.labels(resource, reason)
-        for event_type in EventType:
-            self.events.labels(resource, event_type)
-        for failure in Failure:
-            self.stream_failures.labels(resource, failure)
+    def reflector(self, resource: str, store: Sized) -> "ReflectorMeters":
+        """The meters of one kind; all series exist from now on, so that a dashboard never shows "no data"."""
+        self.objects.labels(resource).set_function(lambda: len(store))
+        return ReflectorMeters(self, resource)
+
+
+class ReflectorMeters:
+    """The metrics of one kind, looked up once instead of for each event."""
+
+    def __init__(self, metrics: KubeMetrics, resource: str) -> None:
+        self.lists = {reason: metrics.lists.labels(resource, reason) for reason in ListReason}
+        self.failures = {kind: metrics.stream_failures.labels(resource, kind) for kind in Failure}
+        self.list_seconds = metrics.list_seconds.labels(resource)
+        self.watches = metrics.watches.labels(resource)
+        self.short_watches = metrics.short_watches.labels(resource)
+        self.blocked = metrics.blocked.labels(resource)
+        self.synced = metrics.synced.labels(resource)
+        self.handler_failures = metrics.handler_failures.labels(resource)
+        self._events = {kind: metrics.events.labels(resource, kind) for kind in EventType}
+        self._last_event = metrics.last_event.labels(resource)
+
+    def event(self, kind: EventType) -> None:
+        """A watch event came, now."""
+        self._events[kind].inc()
+        self._last_event.set_to_current_time()

@@ -3,9 +3,10 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
 import aiohttp
 from yarl import URL
@@ -140,7 +141,11 @@ class Transport:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise _named(error, write=False) from error
         try:
-            yield _lines(response) if response.status == 200 else await _answer(response)  # noqa: PLR2004
+            if response.status != HTTPStatus.OK:
+                yield await _answer(response)
+                return
+            async with aclosing(_lines(response)) as lines:
+                yield lines
         finally:
             response.close()
 
@@ -173,7 +178,7 @@ def _named(error: aiohttp.ClientError | TimeoutError, *, write: bool) -> Unreach
     return Unreachable(text, outcome_unknown=write)
 
 
-async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
     splitter = LineSplitter()
     try:
         async for piece in response.content.iter_any():
