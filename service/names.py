@@ -63,3 +63,14 @@ DRA_DRIVER: Final = "remote.tenure.dev"
 FIELD_MANAGER: Final = "tenure"
 # Owns nothing but the caBundle of our webhooks, so that an installer that applies the rest meets no conflict.
 CERTS_FIELD_MANAGER: Final = "tenure-certs"
+
+# Folders of a region volume, and where the vGPU library looks for them (vgpu-manager, library/include/hook.h).
+SM_NODE: Final = "sm_node"
+VMEM_NODE: Final = "vmem_node"
+REGION_PATHS: Final = {SM_NODE: "/tmp/.sm_node", VMEM_NODE: "/tmp/.vmem_node"}  # noqa: S108 - the library's paths
+# Switches of the vGPU library that must match what is mounted; it only knows the spellings true, TRUE and 1.
+REGION_SWITCHES: Final = {SM_NODE: "CUDA_SM_SHARED_BUCKET", VMEM_NODE: "VMEMORY_NODE_ENABLED"}
+# The only volume attribute of csi.tenure.dev: the container whose region folders the volume shows.
+CSI_CONTAINER: Final = "container"
+# hostPath backend: the pod's uid, for the path of its folder.
+POD_UID_ENV: Final = "TENURE_POD_UID"
