@@ -3,10 +3,9 @@
 After cert-manager (internal/cainjector/bundle), with one more rule: what is dropped is said.
 """
 
-import binascii
 import re
 from base64 import b64decode
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -58,18 +57,18 @@ def merge(
     ours: Collection[x509.Certificate],
     *,
     now: datetime,
-    retire: Collection[x509.Certificate] = (),
+    retired: Callable[[x509.Certificate], bool] = lambda _: False,
 ) -> Merge:
-    """Add `ours`; drop what has expired, what nobody can read, and `retire`. Other people's valid CAs stay."""
+    """Add `ours`; drop what has expired, what nobody can read, and what is retired. Other people's valid CAs stay."""
     old = read(text)
     kept, dropped = [], list(old.unreadable)
     for certificate in old.certificates:
-        if reason := _useless(certificate, now):
-            dropped.append(f"{pki.described(certificate)} {reason}")
-        elif certificate in retire and certificate not in ours:
+        if now >= certificate.not_valid_after_utc:
+            dropped.append(f"{pki.described(certificate)} {pki.outside_validity(certificate, now)}")
+        elif certificate not in ours and retired(certificate):
             dropped.append(f"{pki.described(certificate)} is retired")
         else:
-            kept.append(certificate)
+            kept.append(certificate)  # One from the future stays too: its owner counts on it.
     missing = [certificate for certificate in dict.fromkeys(ours) if certificate not in kept]
     unchanged = not dropped and not missing
     return Merge(text if unchanged else pki.pem(*kept, *missing), tuple(dropped))
@@ -79,11 +78,10 @@ def _certificate(frame: re.Match[bytes]) -> x509.Certificate | None:
     if frame["label"] != b"CERTIFICATE":
         return None
     try:
-        return x509.load_der_x509_certificate(b64decode(b"".join(frame["body"].split()), validate=True))
-    except (ValueError, binascii.Error):
+        certificate = x509.load_der_x509_certificate(
+            b64decode(b"".join(frame["body"].split()), validate=True)
+        )
+        pki.renew_at(certificate)  # The library reads times only when asked, and may then refuse them.
+    except (ValueError, OverflowError):
         return None
-
-
-def _useless(certificate: x509.Certificate, now: datetime) -> str | None:
-    """A certificate from the future is not useless: its time comes, and its owner counts on it."""
-    return pki.outside_validity(certificate, now) if now >= certificate.not_valid_after_utc else None
+    return certificate

@@ -17,6 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import Criticality, ExtensionPolicy, PolicyBuilder, Store
 
 from certs import pki
+from certs.pki import KeyPair
 
 # Go refuses signatures with these since 1.18.
 _BROKEN_HASHES: Final = (hashes.MD5, hashes.SHA1)
@@ -33,60 +34,37 @@ def _has_server_usage(
 _CA_POLICY: Final = ExtensionPolicy.permit_all().require_present(
     x509.BasicConstraints, Criticality.AGNOSTIC, None
 )
-_LEAF_POLICY: Final = (
-    ExtensionPolicy.permit_all()
-    .require_present(x509.SubjectAlternativeName, Criticality.AGNOSTIC, None)
-    .may_be_present(x509.ExtendedKeyUsage, Criticality.AGNOSTIC, _has_server_usage)
+_LEAF_POLICY: Final = ExtensionPolicy.permit_all().may_be_present(
+    x509.ExtendedKeyUsage, Criticality.AGNOSTIC, _has_server_usage
 )
 
 
-def distrust(
-    certificate: x509.Certificate,
-    *,
-    intermediates: Collection[x509.Certificate] = (),
-    roots: Collection[x509.Certificate],
-    host: str,
-    now: datetime,
-) -> str | None:
-    """Why a client that trusts `roots` and calls `host` would refuse the certificate at `now`; None: it would not."""
-    return _flaw(certificate, host=host, now=now) or _no_way(
-        certificate, intermediates=intermediates, roots=roots, host=host, now=now
-    )
+def distrust(pair: KeyPair, *, roots: Collection[x509.Certificate], host: str, now: datetime) -> str | None:
+    """Why a client that trusts `roots` and calls `host` would refuse the pair at `now`; None: it would not."""
+    if not covers(pair.certificate, host):
+        present = ", ".join(sorted(names(pair.certificate))) or "nothing, and only subjectAltName counts"
+        return f"the certificate does not name {host}; it names {present}"
+    return no_chain(pair, roots=roots, now=now)
 
 
-def _flaw(certificate: x509.Certificate, *, host: str, now: datetime) -> str | None:
-    """What is wrong with the certificate itself, whoever signed it."""
-    if reason := pki.outside_validity(certificate, now):
-        return f"the certificate is {reason}" if reason.startswith("valid") else f"the certificate {reason}"
-    if not names(certificate):
-        return "the certificate has no subjectAltName, and clients look nowhere else for names"
-    if not covers(certificate, host):
-        return f"the certificate does not name {host}; it names {', '.join(sorted(names(certificate)))}"
-    if isinstance(certificate.signature_hash_algorithm, _BROKEN_HASHES):
+def no_chain(pair: KeyPair, *, roots: Collection[x509.Certificate], now: datetime) -> str | None:
+    """Why no chain leads from one of the roots to the pair at `now`; None when one does. Names are not looked at."""
+    if reason := pki.outside_validity(pair.certificate, now):
+        return f"the certificate: {reason}"
+    if isinstance(pair.certificate.signature_hash_algorithm, _BROKEN_HASHES):
         return "the certificate is signed with a broken hash (SHA-1 or MD5)"
-    return None
-
-
-def _no_way(
-    certificate: x509.Certificate,
-    *,
-    intermediates: Collection[x509.Certificate],
-    roots: Collection[x509.Certificate],
-    host: str,
-    now: datetime,
-) -> str | None:
-    """Why no chain leads from a root to the certificate."""
     if not roots:
         return "there is no CA to trust"
+    # The verifier for clients, because it leaves names alone: those were compared above, with a better sentence.
     verifier = (
         PolicyBuilder()
         .store(Store(list(roots)))
         .time(now)
         .extension_policies(ca_policy=_CA_POLICY, ee_policy=_LEAF_POLICY)
-        .build_server_verifier(_subject(host))
+        .build_client_verifier()
     )
     try:
-        verifier.verify(certificate, list(intermediates))
+        verifier.verify(pair.certificate, list(pair.intermediates))
     except (verification.VerificationError, ValueError) as error:
         return f"no trusted CA leads to the certificate ({_shortened(error)})"
     return None
@@ -106,13 +84,6 @@ def covers(certificate: x509.Certificate, host: str) -> bool:
     present = {_canonical(name) for name in names(certificate)}
     parent = host.partition(".")[2]
     return _canonical(host) in present or (bool(parent) and f"*.{parent.lower()}" in present)
-
-
-def _subject(host: str) -> verification.Subject:
-    try:
-        return x509.IPAddress(ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
 
 
 def _canonical(host: str) -> str:

@@ -26,6 +26,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 # Clocks of peers may be behind ours by this much (as in OPA's rotator); a short life is opened earlier by a tenth.
 BACKDATE: Final = timedelta(hours=1)
+# A certificate of somebody else may begin this much later: one of the clocks is wrong, and nobody knows which.
+TOLERANCE: Final = timedelta(minutes=5)
 # The share of its life after which a certificate is renewed (cert-manager, pkg/server/tls).
 RENEW_AFTER: Final = 2 / 3
 ORGANIZATION: Final = "Tenure"
@@ -116,12 +118,14 @@ def read_pair(certificate_pem: bytes, key_pem: bytes) -> KeyPair:
     try:
         certificate, *intermediates = x509.load_pem_x509_certificates(certificate_pem)
         public = certificate.public_key()
-    except (ValueError, UnsupportedAlgorithm):
+        renew_at(certificate)  # Times too are read, and may be refused, only when asked for.
+    except (ValueError, OverflowError, UnsupportedAlgorithm):
         raise PkiError(
             "the certificate is unreadable" if certificate_pem else "there is no certificate"
         ) from None
     try:
-        key = load_pem_private_key(key_pem, password=None)
+        # The full check of an RSA key takes up to 0.6 s; that it belongs to the certificate is checked below.
+        key = load_pem_private_key(key_pem, password=None, unsafe_skip_rsa_key_validation=True)
     except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it is encrypted
         raise PkiError(
             "the private key is unreadable or encrypted" if key_pem else "there is no key"
@@ -175,8 +179,12 @@ def signed_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
 
 def is_ours(certificate: x509.Certificate) -> bool:
     """Whether this is a CA that Tenure made for itself."""
-    organizations = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
-    return certificate.subject == certificate.issuer and [o.value for o in organizations] == [ORGANIZATION]
+    try:
+        name, issuer = certificate.subject, certificate.issuer
+    except ValueError:  # names are read only when asked for
+        return False
+    organizations = [part.value for part in name.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
+    return name == issuer and organizations == [ORGANIZATION]
 
 
 def extension(certificate: x509.Certificate, kind: type[E]) -> E | None:
@@ -189,7 +197,11 @@ def extension(certificate: x509.Certificate, kind: type[E]) -> E | None:
 
 def described(certificate: x509.Certificate) -> str:
     """A short name for people."""
-    return certificate.subject.rfc4514_string() or f"serial {certificate.serial_number:x}"
+    try:
+        name = certificate.subject.rfc4514_string()
+    except ValueError:
+        name = ""
+    return name or f"serial {certificate.serial_number:x}"
 
 
 def duration(span: timedelta) -> str:
