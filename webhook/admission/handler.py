@@ -18,6 +18,7 @@ from service.metrics import MetricSet
 from service.settings import Settings
 from webhook.admission import review
 from webhook.admission.metrics import AdmissionMetrics, Outcome
+from webhook.admission.mounts import NamespaceLabels
 from webhook.admission.mutate import Policy, decide
 from webhook.admission.pod import BadCallError
 from webhook.admission.review import Answer
@@ -36,9 +37,21 @@ Body = bytes | bytearray
 log = structlog.get_logger()
 
 
-def admission_routes(settings: Settings, metrics: MetricSet) -> list[web.RouteDef]:
-    """The routes to mount on the TLS listener."""
-    return [web.post(PATH, AdmissionHandler(settings, AdmissionMetrics(metrics)).handle)]
+def admission_routes(
+    settings: Settings, metrics: MetricSet, namespace_labels: NamespaceLabels = lambda _: None
+) -> list[web.RouteDef]:
+    """The routes to mount on the TLS listener.
+
+    `namespace_labels` answers from a cache, None for a namespace that it does not know; only the hostPath backend
+    of regions asks.
+    """
+    handler = AdmissionHandler(
+        Policy.of(settings),
+        AdmissionMetrics(metrics),
+        labels=namespace_labels,
+        deadline_s=settings.webhook.deadline_s,
+    )
+    return [web.post(PATH, handler.handle)]
 
 
 class NotJsonError(Exception):
@@ -79,10 +92,17 @@ class AdmissionHandler:
     """Adapts aiohttp to the pure pipeline."""
 
     def __init__(
-        self, settings: Settings, metrics: AdmissionMetrics, clock: Callable[[], float] = time.perf_counter
+        self,
+        policy: Policy,
+        metrics: AdmissionMetrics,
+        *,
+        labels: NamespaceLabels,
+        deadline_s: float,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._policy = Policy.of(settings)
-        self._deadline_s = settings.webhook.deadline_s
+        self._policy = policy
+        self._labels = labels
+        self._deadline_s = deadline_s
         self._metrics = metrics
         self._clock = clock
         self._reading = 0
@@ -106,7 +126,7 @@ class AdmissionHandler:
     def judge(self, body: Body) -> tuple[Answer, Outcome]:
         """The answer to a body. Raises BadCallError."""
         request = review.read(body)
-        decision = decide(request, self._policy)
+        decision = decide(request, self._policy, self._labels)
         if decision.stripped_keys:
             self._metrics.stripped.inc(decision.stripped_keys)
         if decision.refusal is not None:

@@ -5,13 +5,15 @@ output changes nothing.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
 from controllers.pool import demand
 from service.settings import Settings
-from webhook.admission import lupine, reserved
+from webhook.admission import lupine, mounts, reserved
 from webhook.admission.draft import PodDraft, Reason, RefusalError
+from webhook.admission.mounts import NamespaceLabels, RegionPolicy
 from webhook.admission.patch import Operation
 from webhook.admission.review import Request
 
@@ -25,6 +27,7 @@ class Policy:
     schedulers: tuple[str, ...]
     visible_devices: bool
     hide_local_cards: bool
+    regions: RegionPolicy
 
     @classmethod
     def of(cls, settings: Settings) -> "Policy":
@@ -35,6 +38,7 @@ class Policy:
             schedulers=settings.webhook.scheduler_names,
             visible_devices=settings.webhook.inject_visible_devices,
             hide_local_cards=settings.webhook.hide_local_cards,
+            regions=RegionPolicy.of(settings.regions),
         )
 
 
@@ -50,20 +54,21 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 UNTOUCHED = Decision()
 
 
-def decide(request: Request, policy: Policy) -> Decision:
-    """What becomes of this pod. Raises BadCallError where the object cannot be read."""
+def decide(request: Request, policy: Policy, labels: NamespaceLabels = lambda _: None) -> Decision:
+    """What becomes of this pod. `labels` looks into the cache. Raises BadCallError where it cannot be read."""
     if not request.creates_pod or request.object is None:
         return UNTOUCHED
     draft = PodDraft(request.object)
     try:
-        _run(draft, policy)
+        reserved.strip(draft)
+        _connect(draft, policy)
+        mounts.add(draft, policy.regions, partial(labels, request.namespace))
     except RefusalError as refusal:
         return Decision(warnings=tuple(draft.warnings), refusal=refusal)
     return Decision(tuple(draft.patch), tuple(draft.warnings), draft.stripped_keys)
 
 
-def _run(draft: PodDraft, policy: Policy) -> None:
-    reserved.strip(draft)
+def _connect(draft: PodDraft, policy: Policy) -> None:
     asked = _demand(draft, policy)
     if asked is None:
         lupine.release(draft)

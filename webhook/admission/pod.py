@@ -116,6 +116,9 @@ class Pod(Projection, frozen=True):
 def volumes(spec: Spec) -> tuple[Volume, ...] | None:
     """The volumes as plain JSON, None when there is no list. Raises BadCallError."""
     try:
-        return _VOLUMES.decode(spec.volumes)
+        found = _VOLUMES.decode(spec.volumes)
     except DECODE_FAILURES as error:
         raise BadCallError(f"request.object.spec.volumes cannot be read: {error}") from None
+    if not all(isinstance(volume.get("name", ""), str) for volume in found or ()):
+        raise BadCallError("a name in request.object.spec.volumes is no text")
+    return found

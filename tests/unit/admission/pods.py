@@ -9,6 +9,7 @@ import jsonpatch
 
 from service.settings import Settings
 from webhook.admission import review
+from webhook.admission.mounts import NamespaceLabels
 from webhook.admission.mutate import Decision, Policy, decide
 from webhook.admission.review import Answer
 
@@ -55,8 +56,10 @@ def body(obj: Any, **fields: Any) -> bytes:
     return json.dumps(admission(obj, **fields)).encode()
 
 
-def decision(obj: Json, policy: Policy | None = None, **fields: Any) -> Decision:
-    return decide(review.read(body(obj, **fields)), policy or Policy.of(Settings()))
+def decision(
+    obj: Json, policy: Policy | None = None, labels: NamespaceLabels = lambda _: None, **fields: Any
+) -> Decision:
+    return decide(review.read(body(obj, **fields)), policy or Policy.of(Settings()), labels)
 
 
 def operations(found: Decision) -> list[Json]:

@@ -28,7 +28,7 @@ def test_the_scheduler_of_a_pod_is_no_way_round(scheduler: str) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ["hami.io/lupine-endpoints", "xallocation.tenure.dev/a", "tenure.dev/regions", "hami.io/vgpu-time", ""],
+    ["hami.io/lupine-endpoints", "xallocation.tenure.dev/a", "tenure.dev/wake", "hami.io/vgpu-time", ""],
 )
 def test_keys_of_others_are_not_ours(key: str) -> None:
     assert decision(pod(annotations={key: "main"}, labels={key: "v"})).patch == ()
