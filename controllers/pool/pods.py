@@ -194,6 +194,7 @@ class Pods:
         self._own = own
         self._by_uid: dict[str, PodView] = {}
         self._by_server: dict[str, dict[str, Witness]] = {}
+        self._unplaced: dict[str, PodView] = {}
         self._ends: OrderedDict[str, Fate] = OrderedDict()
 
     def learn(self, pod: PodView, *, fresh: bool = False) -> None:
@@ -204,6 +205,8 @@ class Pods:
             return
         self._drop(pod.uid)
         self._by_uid[pod.uid] = pod
+        if not (pod.node or pod.ended):
+            self._unplaced[pod.uid] = pod
         if pod.witness:
             server, witness = pod.witness
             self._by_server.setdefault(server, {})[pod.uid] = witness
@@ -221,12 +224,17 @@ class Pods:
 
     def _drop(self, uid: str) -> None:
         old = self._by_uid.pop(uid, None)
+        self._unplaced.pop(uid, None)
         if old and old.witness:
             del self._by_server[old.witness[0]][uid]
 
     def get(self, uid: str) -> PodView | None:
         """The pod of this uid, if it is alive and ours."""
         return self._by_uid.get(uid)
+
+    def unplaced(self) -> list[PodView]:
+        """Pods without a node that have not ended: the queue, and whoever has a promise."""
+        return list(self._unplaced.values())
 
     def __iter__(self) -> Iterator[PodView]:
         return iter(self._by_uid.values())

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from service.kube.events import EventRecorder
-from service.kube.queue import WorkQueue
 
 from controllers.pool.bind import Binder
 from controllers.pool.book import Book
@@ -21,14 +20,17 @@ from controllers.pool.explain import Explainer
 from controllers.pool.fresh import OwnWrites
 from controllers.pool.lookup import Lookup
 from controllers.pool.metrics import PoolMetrics
+from controllers.pool.passing import Passer
 from controllers.pool.pods import Pods, PodView, view
 from controllers.pool.promise import Promiser
+from controllers.pool.room import Room
 from controllers.pool.servers import RemoteServer, is_server
 from controllers.pool.settle import CARD_INDEX, Settler, registered_ids
 from controllers.pool.shared import Shared
 from controllers.pool.writer import ServerWriter
 from controllers.runtime import Controller, RuntimeMetrics
 from service.kube.client import KubeClient
+from service.kube.queue import WorkQueue
 from service.kube.store import Change, Store
 from service.metrics import MetricSet
 from service.objects import Node, Pod
@@ -82,7 +84,9 @@ class Pool:
         writer = ServerWriter(client, book, self.shared.metrics)
         self.lookup = Lookup(client, book, deadline=settings.read_deadline_s)
         self.binder = Binder(self.shared, self.lookup)
-        self._promiser = Promiser(self.shared, writer)
+        self._room = Room()
+        passer = Passer(self.shared, writer, nodes=caches.nodes, pods=caches.pods, room=self._room)
+        self._promiser = Promiser(self.shared, writer, passer)
         self._settler = Settler(self.shared, writer, nodes=self._nodes, events=events)
         self._to_settle = WorkQueue(clock=monotonic)
         self._to_serve = WorkQueue(clock=monotonic)
@@ -144,6 +148,10 @@ class Pool:
 
     def _on_pod(self, change: Change[Pod]) -> None:
         pods = self.shared.pods
+        if change.new is not None:
+            self._room.learn(change.new)
+        elif change.old is not None:
+            self._room.forget(change.old.metadata.uid)
         new = view(change.new, self.shared.resources) if change.new is not None else None
         before = pods.get(change.old.metadata.uid) if change.old is not None else None
         if new is not None:

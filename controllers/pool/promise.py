@@ -7,13 +7,15 @@ still gated is simply let in.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import structlog
 
 from controllers.pool import ledger, placement
+from controllers.pool.passing import Passer
 from controllers.pool.placement import Choice, Plan, Waiting
 from controllers.pool.pods import PodView, view
 from controllers.pool.servers import RemoteServer, RemoteServerStatus
@@ -31,21 +33,30 @@ log = structlog.get_logger(__name__)
 # Gates removed at the same time: enough to hide the API server's latency, few enough to leave it room.
 _PARALLEL = 16
 
+# While a promise is over and nobody behind it could start either, nodes are looked at again this often.
+_ROOM_LOOK_S = 5.0
+
+# Our gate and no other.
+_GATE_REMOVED = {"spec": {"schedulingGates": [{"name": names.GATE, "$patch": "delete"}]}}
+
 _decode = msgspec.json.Decoder(Pod).decode
 
 
 class Promiser:
     """Serves the queue; rounds never overlap (one worker)."""
 
-    def __init__(self, shared: Shared, writer: ServerWriter) -> None:
+    def __init__(self, shared: Shared, writer: ServerWriter, passer: Passer) -> None:
         self._client = shared.client
         self._writer = writer
+        self._passer = passer
         self._book = shared.book
         self._pods = shared.pods
         self._settings = shared.settings
         self._metrics = shared.metrics
         self._clock = shared.clock
         self._resources = shared.resources
+        self._told: set[str] = set()
+        """Pods that the scheduler was told about since they have their promise: let in, or woken."""
         self.kept_free: dict[str, str] = {}
 
     async def round(self, _key: str = "") -> Outcome:
@@ -53,10 +64,12 @@ class Promiser:
         plan = self.plan()
         self.kept_free = dict(plan.kept_free)
         complete = await self._promise(plan)
-        let_in = [pod for pod in self._pods if pod.gated and not pod.deleting and self._book.promise(pod.uid)]
-        if not await self._let_in(let_in) or not complete:
+        late = self._passer.overdue()
+        if late and (queue := self.waiting()):
+            self._told -= await self._passer.pass_on(queue, late)
+        if not await self._tell_scheduler() or not complete:
             return Retry("a promise or a gate was not written")
-        return self._next_look()
+        return self._next_look(waits_for_room=bool(late))
 
     def plan(self) -> Plan:
         """What the book says should be promised now."""
@@ -71,7 +84,9 @@ class Promiser:
     def waiting(self) -> list[Waiting]:
         """The queue: pods that may be served and have no promise."""
         return [
-            pod.waiting() for pod in self._pods if pod.may_be_served and self._book.promise(pod.uid) is None
+            pod.waiting()
+            for pod in self._pods.unplaced()
+            if pod.may_be_served and self._book.promise(pod.uid) is None
         ]
 
     async def _promise(self, plan: Plan) -> bool:
@@ -103,35 +118,48 @@ class Promiser:
             server = msgspec.structs.replace(server, status=status)
         return status
 
-    async def _let_in(self, pods: Sequence[PodView]) -> bool:
+    async def _tell_scheduler(self) -> bool:
+        """Remove the gate of each pod with a promise, or wake the scheduler where it is gone already.
+
+        The second is for pods that lost a promise and have a new one: the scheduler rejected them, and no event
+        would make it look again (verified row 4). After a restart nobody knows who was told, so each is told once.
+        """
+        promised = [pod for pod in self._pods.unplaced() if self._book.promise(pod.uid)]
+        self._told &= {pod.uid for pod in promised}
         limit = asyncio.Semaphore(_PARALLEL)
 
-        async def one(pod: PodView) -> bool:
+        async def tell(pod: PodView) -> bool:
             async with limit:
-                return await self._remove_gate(pod)
+                return await self._patch(pod, _GATE_REMOVED if pod.gated else self._wake())
 
-        return all(await asyncio.gather(*(one(pod) for pod in pods)))
+        untold = [pod for pod in promised if not pod.deleting and (pod.gated or pod.uid not in self._told)]
+        return all(await asyncio.gather(*(tell(pod) for pod in untold)))
 
-    async def _remove_gate(self, pod: PodView) -> bool:
-        """Remove our gate and no other, from this pod and no successor of the same name."""
-        body = {
-            "metadata": {"uid": pod.uid},
-            "spec": {"schedulingGates": [{"name": names.GATE, "$patch": "delete"}]},
-        }
+    def _wake(self) -> dict[str, Any]:
+        return {"metadata": {"annotations": {names.WAKE: ledger.stamp(self._clock())}}}
+
+    async def _patch(self, pod: PodView, change: Mapping[str, Any]) -> bool:
+        """Change this pod and no successor of the same name."""
+        body = {**change, "metadata": {**change.get("metadata", {}), "uid": pod.uid}}
         try:
             raw = await self._client.patch(PODS.path(pod.namespace, pod.name), body, kind=PatchKind.STRATEGIC)
         except (NotFound, Conflict):
             return True  # The pod is gone or another one: the watch tells, and the promise is released.
         except KubeError as error:
-            log.warning("gate not removed", pod=pod.key, error=str(error))
+            log.warning("pod not let in", pod=pod.key, error=str(error))
             return False
+        self._told.add(pod.uid)
         if seen := view(_decode(raw), self._resources):
             self._pods.learn(seen, fresh=True)
         return True
 
-    def _next_look(self) -> Outcome:
-        """A pod that waits may starve without any event: look again when the first one would."""
+    def _next_look(self, *, waits_for_room: bool) -> Outcome:
+        """When to look without an event: a pod starves, a promise is over, or room may appear on a node."""
+        queue = self.waiting()
+        if not queue:
+            return Done()
         now = self._clock()
-        limit = timedelta(seconds=self._settings.starvation_s)
-        moments = [pod.since + limit for pod in self.waiting() if pod.since + limit > now]
-        return After((min(moments) - now).total_seconds()) if moments else Done()
+        starvation = timedelta(seconds=self._settings.starvation_s)
+        moments = [pod.since + starvation for pod in queue if pod.since + starvation > now]
+        seconds = min([(moment - now).total_seconds() for moment in moments] + [self._settings.promise_s])
+        return After(min(seconds, _ROOM_LOOK_S) if waits_for_room else seconds)
