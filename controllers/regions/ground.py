@@ -1,0 +1,177 @@
+"""The root folder on the node: whose folders are in it, how they are made, cleaned and removed.
+
+Everything here blocks for a moment, so it runs in the agent's one input/output thread, which also keeps two of these
+operations from meeting in one folder.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from controllers.regions import fresh, mounts, processes
+from controllers.regions.fresh import Outcome
+from controllers.regions.layout import Kind
+from controllers.regions.mounts import Mount
+from controllers.regions.names import ContainerId, Owner
+from controllers.regions.processes import MountKey
+from controllers.regions.safefs import Folder, Reason, RefusedError
+
+# File systems on which device and inode in /proc/PID/maps were seen to equal stat(); btrfs reports another device.
+KNOWN_FILE_SYSTEMS: Final = frozenset({"ext4", "xfs", "tmpfs", "overlay"})
+# Processes of any user write into the two region folders; sticky, so that nobody but root moves them away.
+LEAF_MODE: Final = 0o777
+FOLDER_MODE: Final = 0o1755
+
+
+class Ground:
+    """`root` is an absolute path without links; `kib` bounds each region folder, 0: an unbounded plain folder."""
+
+    def __init__(self, root: Path, *, kib: int) -> None:
+        self.root = Path(os.path.realpath(root))
+        self._kib = kib
+
+    def containers(self) -> list[ContainerId]:
+        """Containers that have a folder. Names that mean nothing to us are not ours to touch."""
+        try:
+            with Folder.trusted(self.root) as root:
+                return sorted(filter(None, map(ContainerId.parse, root.names())))
+        except FileNotFoundError:
+            return []
+
+    @contextmanager
+    def leaf(self, container: ContainerId, kind: Kind) -> Iterator[Folder]:
+        """A handle on a region's folder. Raises FileNotFoundError, RefusedError."""
+        with self.folder(container) as folder, folder.mount_point(kind) as leaf:
+            yield leaf
+
+    @contextmanager
+    def folder(self, container: ContainerId) -> Iterator[Folder]:
+        """A handle on a container's folder. Raises FileNotFoundError, RefusedError."""
+        with Folder.trusted(self.root) as root, root.folder(str(container)) as folder:
+            yield folder
+
+    def path(self, container: ContainerId, kind: Kind) -> str:
+        """Where a region's folder is, as the host names it."""
+        return f"{self.root}/{container}/{kind}"
+
+    # Who lives there
+
+    def keys(
+        self, containers: Iterable[ContainerId], table: list[Mount] | None = None
+    ) -> dict[MountKey, ContainerId]:
+        """How mount tables name the region folders of these containers."""
+        covers = {mount.point: mount for mount in table or mounts.of_process()}
+        return {
+            _key(covers, self.path(container, kind)): container for container in containers for kind in Kind
+        }
+
+    def inhabitants(self, containers: Iterable[ContainerId]) -> Mapping[ContainerId, tuple[int, ...]]:
+        """Processes of these containers; the dead ones are missing."""
+        return processes.inhabitants(self.keys(containers)).pids
+
+    def deserted(self, container: ContainerId) -> bool:
+        """True when no process of the container lives."""
+        return container not in self.inhabitants([container])
+
+    # Make, clean, remove
+
+    def make(self, owner: Owner) -> None:
+        """Make the folders of a container that is about to start, each bounded. Safe to repeat.
+
+        No bound is put over a folder that a living container uses: its processes must not part.
+        """
+        self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with Folder.trusted(self.root) as root:
+            root.make(str(owner.id), FOLDER_MODE)
+            with root.folder(str(owner.id)) as folder:
+                for kind in Kind:
+                    folder.make(kind, LEAF_MODE)
+        for kind in self._unbounded(owner.id):
+            mounts.bounded(self.path(owner.id, kind), serves=str(owner), kib=self._kib)
+
+    def _unbounded(self, container: ContainerId) -> list[Kind]:
+        if not self._kib or not self.deserted(container):
+            return []
+        covered = {mount.point for mount in mounts.of_process()}
+        return [kind for kind in Kind if self.path(container, kind) not in covered]
+
+    def clean(self, container: ContainerId) -> dict[Kind, Outcome | RefusedError]:
+        """Remove the region files of a dead container; what became of each."""
+        return {kind: self._clean(container, kind) for kind in Kind}
+
+    def _clean(self, container: ContainerId, kind: Kind) -> Outcome | RefusedError:
+        try:
+            with self.leaf(container, kind) as leaf:
+                if not leaf.names():
+                    return Outcome.ABSENT
+                self._require_known_file_system(container, kind)
+                return fresh.remove(
+                    leaf,
+                    kind,
+                    deserted=lambda: self.deserted(container),
+                    users=lambda file: processes.users(file, uid=container.uid),
+                )
+        except FileNotFoundError:
+            return Outcome.ABSENT
+        except RefusedError as refusal:
+            return refusal
+
+    def retire(self, container: ContainerId, *, everything: bool = False) -> bool:
+        """Remove the region folders of a dead container, and its folder when nothing else is in it.
+
+        `everything` also removes what others put there. False: somebody still uses a region, nothing is removed.
+        Raises RefusedError when something in the way is not ours to remove.
+        """
+        try:
+            if not self.deserted(container) or not self._unused(container):
+                return False
+            self._unmount(container)
+            with Folder.trusted(self.root) as root, root.folder(str(container)) as folder:
+                self._empty(folder, everything=everything)
+                if not folder.names():
+                    os.rmdir(str(container), dir_fd=root.fd)
+        except FileNotFoundError:
+            pass
+        return True
+
+    def _unused(self, container: ContainerId) -> bool:
+        outcomes = self.clean(container).values()
+        for outcome in outcomes:
+            if isinstance(outcome, RefusedError) and outcome.reason in (Reason.FILE_SYSTEM, Reason.LEASED):
+                raise outcome
+        return Outcome.IN_USE not in outcomes
+
+    def _unmount(self, container: ContainerId) -> None:
+        paths = [self.path(container, kind) for kind in Kind]
+        mounts.unmount_all([m.point for m in mounts.of_process() if m.point in paths and m.serves])
+
+    def _empty(self, folder: Folder, *, everything: bool) -> None:
+        if everything:
+            folder.empty()
+            return
+        for kind in set(Kind) & set(folder.names()):
+            with folder.folder(kind) as leaf:
+                leaf.empty()
+            os.rmdir(kind, dir_fd=folder.fd)
+
+    def _require_known_file_system(self, container: ContainerId, kind: Kind) -> None:
+        cover = _cover({m.point: m for m in mounts.of_process()}, self.path(container, kind))
+        if cover.kind not in KNOWN_FILE_SYSTEMS:
+            raise RefusedError(
+                Reason.FILE_SYSTEM, f"{cover.kind} under {cover.point}: nothing is removed there"
+            )
+
+
+def _cover(covers: Mapping[str, Mount], path: str) -> Mount:
+    """The mount that a path is on."""
+    while path not in covers:
+        path = path.rpartition("/")[0] or "/"
+    return covers[path]
+
+
+def _key(covers: Mapping[str, Mount], path: str) -> MountKey:
+    cover = _cover(covers, path)
+    below = path.removeprefix(cover.point.rstrip("/"))
+    return cover.device, (cover.root.rstrip("/") + below) or "/"

@@ -1,0 +1,137 @@
+"""What the regions of a container say, and which of its processes say it. Reads only."""
+
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from controllers.regions import locks, processes, safefs, sm, vgpu, vmem
+from controllers.regions.ground import Ground
+from controllers.regions.layout import Kind, NoDataError, Record
+from controllers.regions.names import ContainerId
+from controllers.regions.safefs import FileId, RefusedError
+from controllers.regions.sm import Budget
+from controllers.regions.vgpu import Limits
+from controllers.regions.vmem import Ledger
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why there is no answer: one word for metrics, a sentence for people."""
+
+    word: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One container. `live`: pids, as the container numbers them, that map the ledger; None: nobody could look."""
+
+    ledger: Ledger | Trouble | None = None
+    budget: Budget | Trouble | None = None
+    limits: Mapping[int, Limits] = field(default_factory=dict)
+    owners_locked: frozenset[int] = frozenset()
+    """Devices whose sampling owner holds its lock."""
+    live: frozenset[int] | None = None
+    ledger_file: FileId | None = None
+
+    @property
+    def suspects(self) -> dict[int, tuple[Record, ...]]:
+        """Records whose owner was not seen, by device."""
+        if not isinstance(self.ledger, Ledger) or self.live is None:
+            return {}
+        live = self.live
+        found = {
+            device: tuple(record for record in records if record.pid not in live)
+            for device, records in self.ledger.devices.items()
+        }
+        return {device: records for device, records in found.items() if records}
+
+
+class Mapped:
+    """What the processes of all containers map, read once for a whole sweep."""
+
+    def __init__(self, inhabitants: Mapping[ContainerId, tuple[int, ...]]) -> None:
+        self._inhabitants = inhabitants
+        self._maps: dict[int, set[tuple[bytes, bytes]] | None] = {}
+
+    def live(self, container: ContainerId, file: FileId) -> frozenset[int]:
+        """Inner pids of the container's processes that map the file, or may."""
+        wanted = processes.as_in_maps(file)
+        members = (pid for pid in self._inhabitants.get(container, ()) if self._may_map(pid, wanted))
+        return frozenset(inner for pid in members if (inner := processes.inner_pid(pid)) is not None)
+
+    def _may_map(self, pid: int, wanted: tuple[bytes, bytes]) -> bool:
+        if pid not in self._maps:
+            self._maps[pid] = processes.maps(pid)
+        mapped = self._maps[pid]
+        return mapped is None or wanted in mapped
+
+
+def view(ground: Ground, container: ContainerId, mapped: Mapped | None) -> View:
+    """Read everything that one container's folder has."""
+    ledger_file: list[FileId] = []
+
+    def read_ledger(fd: int) -> Ledger:
+        ledger_file.append(safefs.file_id(fd))
+        return vmem.read(fd)
+
+    ledger = _region(ground, container, Kind.VMEM, read_ledger)
+    live = mapped.live(container, ledger_file[0]) if mapped and ledger_file else None
+    return View(
+        ledger=ledger,
+        budget=_region(ground, container, Kind.SM, sm.read),
+        limits=_limits(ground, container),
+        owners_locked=_owners_locked(ground, container),
+        live=live,
+        ledger_file=ledger_file[0] if ledger_file else None,
+    )
+
+
+def _region(
+    ground: Ground, container: ContainerId, kind: Kind, read: Callable[[int], T]
+) -> T | Trouble | None:
+    try:
+        with (
+            ground.leaf(container, kind) as leaf,
+            leaf.regular(kind.file_name, size=kind.file_size) as fd,
+        ):
+            return read(fd)
+    except FileNotFoundError:
+        return None
+    except NoDataError as error:
+        return Trouble(error.layout, str(error))
+    except RefusedError as refusal:
+        return Trouble(refusal.reason, str(refusal))
+
+
+def _limits(ground: Ground, container: ContainerId) -> dict[int, Limits]:
+    try:
+        with (
+            ground.folder(container) as folder,
+            folder.regular("config/vgpu.config", size=vgpu.FILE_SIZE) as fd,
+        ):
+            return vgpu.limits_of(os.pread(fd, vgpu.FILE_SIZE, 0))
+    except (FileNotFoundError, NoDataError, RefusedError):
+        return {}
+
+
+def _owners_locked(ground: Ground, container: ContainerId) -> frozenset[int]:
+    """Devices whose byte of `sm_node.lock` is locked: a process samples for all (vgpu-manager, `sm_sampling_claim`)."""
+    try:
+        with ground.leaf(container, Kind.SM) as leaf, leaf.regular("sm_node.lock", size=None) as fd:
+            return frozenset(device for device in range(16) if locks.taken(fd, (device, 1)))
+    except (FileNotFoundError, RefusedError):
+        return frozenset()
+
+
+def total(records: Iterable[Record]) -> int:
+    """Bytes of all records that can be true."""
+    return sum(record.used for record in records if not record.corrupt)
+
+
+def corrupt(records: Collection[Record]) -> list[Record]:
+    """Records whose amount is impossible."""
+    return [record for record in records if record.corrupt]

@@ -1,0 +1,113 @@
+"""The memory ledger: read it, and take out what dead processes left. Never mapped, never rebuilt, never waited for.
+
+The vGPU library keeps the first `count` records of a device valid and unordered. Whoever removes one moves the last
+record into the hole, clears the last slot and counts down, under the device's write lock (vgpu-manager,
+library/src/loader.c). A region is rebuilt under a write lock on byte 0, so we hold a read lock there while we write.
+"""
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from controllers.regions import layout, locks
+from controllers.regions.layout import Kind, NoDataError, Record
+
+# Answers which of these pids, as the container numbers them, map the file now.
+Live = Callable[[Collection[int]], set[int]]
+_EMPTY: Final = layout.RECORD.pack(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What a region file says, per device with records; `locked` are the devices that somebody kept locked."""
+
+    version: int
+    devices: Mapping[int, tuple[Record, ...]]
+    locked: tuple[int, ...] = ()
+    lost_tries: int = 0
+
+    @property
+    def pids(self) -> set[int]:
+        """Every pid that has a record."""
+        return {record.pid for records in self.devices.values() for record in records}
+
+
+def read(fd: int) -> Ledger:
+    """Read the whole ledger. Raises NoDataError; also when the region was rebuilt or cut off meanwhile."""
+    header = _header(fd)
+    devices: dict[int, tuple[Record, ...]] = {}
+    locked: list[int] = []
+    lost = 0
+    for device in range(layout.DEVICES):
+        if _count(fd, device) == 0:
+            continue
+        try:
+            with locks.held(fd, (layout.lock_offset(device), 1)) as tries:
+                devices[device] = _records(fd, device)
+                lost += tries
+        except locks.BusyError:
+            locked.append(device)
+            lost += locks.TRIES
+    if _header(fd) != header:
+        raise NoDataError("rebuilt", "the region was rebuilt while it was read")
+    return Ledger(header.version, devices, tuple(locked), lost)
+
+
+def prune(fd: int, device: int, *, live: Live) -> int:
+    """Remove the records whose owner does not map the file any more; how many. Raises BusyError, NoDataError.
+
+    `live` is asked under the device's lock, when no record can be added.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(locks.held(fd, locks.INIT_BYTE))
+        _header(fd)
+        stack.enter_context(locks.held(fd, (layout.lock_offset(device), 1), write=True))
+        before = _records(fd, device)
+        alive = live({record.pid for record in before})
+        after = without(before, keep=alive)
+        if len(after) < len(before):
+            _write(fd, device, after, before)
+        return len(before) - len(after)
+
+
+def without(records: Sequence[Record], *, keep: Collection[int]) -> tuple[Record, ...]:
+    """The records of these pids, compacted as the library does: the last one moves into the hole."""
+    left = list(records)
+    slot = 0
+    while slot < len(left):
+        if left[slot].pid in keep:
+            slot += 1
+            continue
+        last = left.pop()
+        if slot < len(left):
+            left[slot] = last
+    return tuple(left)
+
+
+def _write(fd: int, device: int, after: Sequence[Record], before: Sequence[Record]) -> None:
+    """Two writes, records before the count: an end between them leaves slots that count nothing twice for long."""
+    data = b"".join(layout.RECORD.pack(record.pid, record.used) for record in after)
+    data += _EMPTY * (len(before) - len(after))
+    start = layout.device_offset(Kind.VMEM, device)
+    os.pwrite(fd, data, start)
+    os.pwrite(fd, layout.COUNT.pack(len(after)), start + layout.COUNT_OFFSET)
+
+
+def _header(fd: int) -> layout.Header:
+    return layout.check(Kind.VMEM, os.pread(fd, layout.HEADER.size, 0))
+
+
+def _count(fd: int, device: int) -> int:
+    start = layout.device_offset(Kind.VMEM, device) + layout.COUNT_OFFSET
+    data = os.pread(fd, layout.COUNT.size, start)
+    if len(data) < layout.COUNT.size:
+        raise NoDataError("truncated", "the file ends inside a device")
+    return layout.count_of(data)
+
+
+def _records(fd: int, device: int) -> tuple[Record, ...]:
+    count = _count(fd, device)
+    data = os.pread(fd, count * layout.RECORD.size, layout.device_offset(Kind.VMEM, device))
+    return layout.records_of(data, count)

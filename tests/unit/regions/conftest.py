@@ -1,0 +1,66 @@
+"""Real files, processes and mounts on this machine; what needs root says so where there is none."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controllers.regions.ground import Ground
+from controllers.regions.layout import Kind
+from controllers.regions.names import ContainerId, Owner
+from tests.native.worker import Worker, build
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+UID = "0a1b2c3d-0000-4000-8000-000000000001"
+
+
+@pytest.fixture(scope="session")
+def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled C helper."""
+    return build(tmp_path_factory.mktemp("native"))
+
+
+@pytest.fixture
+def root() -> None:
+    """Mounts and namespaces need root."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: mounts and namespaces")
+
+
+@pytest.fixture
+def owner() -> Owner:
+    return Owner(ContainerId(UID, "main"), "tenant", "trainer-0")
+
+
+@pytest.fixture
+def regions(tmp_path: Path) -> Path:
+    """A container's folder with its two region folders, not mounted."""
+    folder = tmp_path / "root" / f"{UID}_main"
+    for kind in Kind:
+        (folder / kind).mkdir(parents=True)
+        (folder / kind).chmod(0o777)
+    return folder
+
+
+@pytest.fixture
+def ground(root: None, tmp_path: Path) -> Iterator[Ground]:
+    """A root folder with bounded region folders, unmounted afterwards."""
+    yield Ground(tmp_path / "root", kib=1024)
+    unmount_below(tmp_path)
+
+
+@pytest.fixture
+def worker(binary: Path, regions: Path) -> Iterator[Worker]:
+    """A process with the two region folders, in the namespaces of the test."""
+    with Worker.on(binary, regions) as process:
+        yield process
+
+
+def unmount_below(path: Path) -> None:
+    """Take away every mount below a folder of the test."""
+    table = Path("/proc/self/mountinfo").read_text("utf-8").splitlines()
+    points = [line.split(" ")[4] for line in table]
+    for point in reversed([p for p in points if p.startswith(f"{path}/")]):
+        subprocess.run(["umount", "--lazy", point], check=True)
