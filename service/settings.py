@@ -78,6 +78,14 @@ class HttpSettings(Section):
     drain_s: Seconds = 12.0
     """API servers go on using connections to a pod that ends; answers close them for this long."""
 
+    @property
+    def extender_beyond_loopback(self) -> bool:
+        """True when others than this pod or machine can reach the extender: then it demands client certificates."""
+        try:
+            return not ip_address(self.extender_host).is_loopback
+        except ValueError:
+            return self.extender_host != "localhost"
+
 
 class WebhookSettings(Section):
     """Admission."""
@@ -160,6 +168,10 @@ class LeaseSettings(Section):
     retry_s: PositiveSeconds = 2.0
 
 
+# Seconds. Shorter, and a certificate could end while the next one waits to be trusted everywhere (10 s each).
+Lifetime = Annotated[float, Field(ge=60, le=100 * 365 * 86_400)]
+
+
 class CertSettings(Section):
     """The certificate of the TLS listeners."""
 
@@ -171,8 +183,8 @@ class CertSettings(Section):
     """Name of the Service before the webhook; certificates are made for NAME.NAMESPACE.svc."""
     names: tuple[HostName, ...] = ()
     """Further DNS names and IP addresses by which the listeners are called."""
-    ca_lifetime_s: PositiveSeconds = 10 * 365 * 86_400.0
-    leaf_lifetime_s: PositiveSeconds = 7 * 86_400.0
+    ca_lifetime_s: Lifetime = 10 * 365 * 86_400.0
+    leaf_lifetime_s: Lifetime = 7 * 86_400.0
     """A replica renews at two thirds of it: an API server out of reach for the last third does no harm."""
     directory: Path = Path("/etc/tenure/tls")
     """Mode files: tls.crt, tls.key, ca.crt (for the caBundle), client-ca.crt (for an extender beyond loopback)."""
@@ -211,6 +223,15 @@ class Settings(BaseSettings):
     certs: CertSettings = CertSettings()
     log: LogSettings = LogSettings()
 
+    @model_validator(mode="after")
+    def _scheduler_can_call(self) -> "Settings":
+        if self.http.extender_beyond_loopback and self.certs.mode == "self" and not self.certs.client_secret:
+            raise ValueError(
+                "http.extender_host is not a loopback address: set certs.client_secret, the Secret that gets the"
+                " scheduler's client certificate"
+            )
+        return self
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -242,4 +263,5 @@ def _lines(error: ValidationError) -> Iterator[str]:
     for item in error.errors(include_url=False):
         field = ".".join(str(part) for part in item["loc"])
         variable = "TENURE_" + "__".join(str(part).upper() for part in item["loc"])
-        yield f"{field} ({variable}): {item['msg'].removeprefix('Value error, ')}"
+        message = item["msg"].removeprefix("Value error, ")
+        yield f"{field} ({variable}): {message}" if field else message
