@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 from cryptography import x509
 
-from certs import pki, rollover
+from certs import pki, reading, rollover
 from certs.metrics import Certificate, CertificateMetrics
 from certs.pki import KeyPair
 from certs.rollover import Authorities, Held, Plan
@@ -92,7 +92,7 @@ class Authority:
         plan = await self._secret.agree(decide)
         if plan.reason:
             self._metrics.renewals.labels(Certificate.CA).inc()
-            log.info("CA changed", reason=plan.reason, current=pki.described(plan.to.current.certificate))
+            log.info("CA changed", reason=plan.reason, current=reading.described(plan.to.current.certificate))
         return plan.to
 
     def _signed(self, ca: KeyPair) -> KeyPair:
@@ -101,5 +101,5 @@ class Authority:
         reason = rollover.leaf_due(leaf.certificate, ca.certificate, now) if leaf else "there is none yet"
         if leaf is None or reason:
             self._leaf = leaf = pki.make_leaf(ca, names=terms.names, lifetime=terms.leaf_lifetime, now=now)
-            log.info("leaf made", reason=reason, issuer=pki.described(ca.certificate))
+            log.info("leaf made", reason=reason, issuer=reading.described(ca.certificate))
         return leaf

@@ -12,7 +12,7 @@ from typing import Final
 
 from cryptography import x509
 
-from certs import pki
+from certs import pki, reading
 
 # A frame begins and ends on lines of its own; elsewhere in a line Go (encoding/pem) does not see it either.
 _FRAME: Final = re.compile(
@@ -64,9 +64,9 @@ def merge(
     kept, dropped = [], list(old.unreadable)
     for certificate in old.certificates:
         if now >= certificate.not_valid_after_utc:
-            dropped.append(f"{pki.described(certificate)} {pki.outside_validity(certificate, now)}")
+            dropped.append(f"{reading.described(certificate)} {reading.outside_validity(certificate, now)}")
         elif certificate not in ours and retired(certificate):
-            dropped.append(f"{pki.described(certificate)} is retired")
+            dropped.append(f"{reading.described(certificate)} is retired")
         else:
             kept.append(certificate)  # One from the future stays too: its owner counts on it.
     missing = [certificate for certificate in dict.fromkeys(ours) if certificate not in kept]
@@ -81,7 +81,7 @@ def _certificate(frame: re.Match[bytes]) -> x509.Certificate | None:
         certificate = x509.load_der_x509_certificate(
             b64decode(b"".join(frame["body"].split()), validate=True)
         )
-        pki.renew_at(certificate)  # The library reads times only when asked, and may then refuse them.
+        reading.renew_at(certificate)  # The library reads times only when asked, and may then refuse them.
     except (ValueError, OverflowError):
         return None
     return certificate

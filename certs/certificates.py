@@ -15,16 +15,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from ipaddress import ip_address
 from typing import Final
 
 from certs.authority import Authority, Terms
 from certs.clients import ClientCertificate
+from certs.files import SuppliedFiles
 from certs.injector import Injector, NoInjector
 from certs.metrics import CertificateMetrics
 from certs.secrets import AgreedSecret
 from certs.serving import LiveContext
-from certs.supplied import SuppliedFiles
 from certs.upkeep import Upkeep
 from certs.watching import Watched, watching
 from service.kube.backoff import Backoff
@@ -63,12 +62,11 @@ class Certificates:
         kube_metrics: KubeMetrics,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
-        beyond_loopback = not _is_loopback(settings.http.extender_host)
         self._settings = settings
         self._client = client
         self._kube_metrics = kube_metrics
         self._webhook = LiveContext()
-        self._extender = LiveContext(demand_client=True) if beyond_loopback else None
+        self._extender = LiveContext(demand_client=True) if settings.http.extender_beyond_loopback else None
         self._upkeep = _upkeep(
             settings,
             client,
@@ -158,7 +156,8 @@ def _upkeep(
         else NoInjector(now)
     )
     if certs.mode == "files":
-        return Upkeep(SuppliedFiles(certs.directory, now=now), bundles, contexts, now=now, metrics=metrics)
+        files = SuppliedFiles(certs.directory, clients=settings.http.extender_beyond_loopback, now=now)
+        return Upkeep(files, bundles, contexts, now=now, metrics=metrics)
     namespace, terms = settings.kube.namespace, Terms.of(settings)
     secret = AgreedSecret(client, namespace=namespace, name=certs.secret_name)
     authority = Authority(secret, terms, published=bundles.settled, now=now, metrics=metrics)
@@ -168,10 +167,3 @@ def _upkeep(
         clients = ClientCertificate(kept, lifetime=terms.leaf_lifetime, now=now, metrics=metrics)
         upkeep.keep_clients(lambda: clients.agree(authority.held))
     return upkeep
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -16,7 +16,7 @@ from cryptography.x509 import verification
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import Criticality, ExtensionPolicy, PolicyBuilder, Store
 
-from certs import pki
+from certs import reading
 from certs.pki import KeyPair
 
 # Go refuses signatures with these since 1.18.
@@ -49,7 +49,7 @@ def distrust(pair: KeyPair, *, roots: Collection[x509.Certificate], host: str, n
 
 def no_chain(pair: KeyPair, *, roots: Collection[x509.Certificate], now: datetime) -> str | None:
     """Why no chain leads from one of the roots to the pair at `now`; None when one does. Names are not looked at."""
-    if reason := pki.outside_validity(pair.certificate, now):
+    if reason := reading.outside_validity(pair.certificate, now):
         return f"the certificate: {reason}"
     if isinstance(pair.certificate.signature_hash_algorithm, _BROKEN_HASHES):
         return "the certificate is signed with a broken hash (SHA-1 or MD5)"
@@ -72,7 +72,7 @@ def no_chain(pair: KeyPair, *, roots: Collection[x509.Certificate], now: datetim
 
 def names(certificate: x509.Certificate) -> frozenset[str]:
     """The DNS names and IP addresses that the certificate is for."""
-    found = pki.extension(certificate, x509.SubjectAlternativeName)
+    found = reading.extension(certificate, x509.SubjectAlternativeName)
     if found is None:
         return frozenset()
     addresses = found.get_values_for_type(x509.IPAddress)

@@ -7,7 +7,7 @@ from typing import Final
 import structlog
 from cryptography import x509
 
-from certs import pki, registration
+from certs import reading, registration
 from certs.metrics import CertificateMetrics
 from certs.pki import KeyPair
 from certs.registration import Entry, Registration
@@ -42,7 +42,7 @@ class NoInjector:
 
     def distrust(self, pair: KeyPair, *, settled: bool = False) -> str | None:  # noqa: ARG002 - as below
         """Only time can be judged."""
-        return pki.outside_validity(pair.certificate, self._now())
+        return reading.outside_validity(pair.certificate, self._now())
 
 
 class Injector:
@@ -77,11 +77,11 @@ class Injector:
         """Merge `ours` into every caBundle and read back; True when something had to be written. Raises KubeError."""
         for wrote in range(_ROUNDS):
             found = await self._read()
+            self._remember(found)
             change = None
             if found is not None and self._write and wrote < _ROUNDS - 1:
                 change = registration.injection(found, ours, now=self._now(), retired=retired)
             if change is None:
-                self._remember(found)
                 return wrote > 0
             await self._apply(change)
         raise AssertionError("the last round never writes")
@@ -134,6 +134,6 @@ class Injector:
         for entry in self._entries:
             now = self._now()
             reason = entry.distrust(pair, now=now, among=among)
-            if reason and entry.distrust(pair, now=now + pki.TOLERANCE, among=among):
+            if reason and entry.distrust(pair, now=now + reading.TOLERANCE, among=among):
                 return reason
         return None

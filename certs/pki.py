@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from ipaddress import ip_address
-from typing import Final, TypeVar
+from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import (
@@ -24,17 +24,13 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from certs.reading import ORGANIZATION, extension, renew_at
+
 # Clocks of peers may be behind ours by this much (as in OPA's rotator); a short life is opened earlier by a tenth.
 BACKDATE: Final = timedelta(hours=1)
-# A certificate of somebody else may begin this much later: one of the clocks is wrong, and nobody knows which.
-TOLERANCE: Final = timedelta(minutes=5)
-# The share of its life after which a certificate is renewed (cert-manager, pkg/server/tls).
-RENEW_AFTER: Final = 2 / 3
-ORGANIZATION: Final = "Tenure"
 _SERIAL_DIGITS: Final = 8  # Enough of a serial number to tell two CAs apart in a log.
 
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
-E = TypeVar("E", bound=x509.ExtensionType)
 
 
 class PkiError(Exception):
@@ -140,78 +136,6 @@ def read_pair(certificate_pem: bytes, key_pem: bytes) -> KeyPair:
 def pem(*certificates: x509.Certificate) -> bytes:
     """PEM texts one behind the other."""
     return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates)
-
-
-def renew_at(certificate: x509.Certificate) -> datetime:
-    """The moment from which the certificate should be replaced."""
-    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    return begin + (end - begin) * RENEW_AFTER
-
-
-def outside_validity(certificate: x509.Certificate, now: datetime) -> str | None:
-    """Why the certificate does not hold at `now`, with the time that is between; None when it does."""
-    if now < certificate.not_valid_before_utc:
-        return f"valid in {duration(certificate.not_valid_before_utc - now)}"
-    if now >= certificate.not_valid_after_utc:
-        return f"expired {duration(now - certificate.not_valid_after_utc)} ago"
-    return None
-
-
-def unfit_as_ca(certificate: x509.Certificate, now: datetime) -> str | None:
-    """Why nothing can be signed with the certificate's key at `now`; None when it can."""
-    constraints = extension(certificate, x509.BasicConstraints)
-    if constraints is None or not constraints.ca:
-        return "it is not a CA certificate"
-    usage = extension(certificate, x509.KeyUsage)
-    if usage is not None and not usage.key_cert_sign:
-        return "its key usage does not allow to sign certificates"
-    return outside_validity(certificate, now)
-
-
-def signed_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
-    """Whether the issuer's key made the signature."""
-    try:
-        certificate.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-        return False
-    return True
-
-
-def is_ours(certificate: x509.Certificate) -> bool:
-    """Whether this is a CA that Tenure made for itself."""
-    try:
-        name, issuer = certificate.subject, certificate.issuer
-    except ValueError:  # names are read only when asked for
-        return False
-    organizations = [part.value for part in name.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
-    return name == issuer and organizations == [ORGANIZATION]
-
-
-def extension(certificate: x509.Certificate, kind: type[E]) -> E | None:
-    """The value of an extension; None when it is absent or unreadable."""
-    try:
-        return certificate.extensions.get_extension_for_class(kind).value
-    except (ValueError, x509.DuplicateExtension, x509.ExtensionNotFound):
-        return None
-
-
-def described(certificate: x509.Certificate) -> str:
-    """A short name for people."""
-    try:
-        name = certificate.subject.rfc4514_string()
-    except ValueError:
-        name = ""
-    return name or f"serial {certificate.serial_number:x}"
-
-
-def duration(span: timedelta) -> str:
-    """The two largest units of a time, rounded down: `2 h 59 min`."""
-    rest, parts = int(span.total_seconds()), list[str]()
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        count, rest = divmod(rest, size)
-        if count:
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2]) or "0 s"
 
 
 def _builder(key: ec.EllipticCurvePrivateKey, serial: int) -> x509.CertificateBuilder:

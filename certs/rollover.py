@@ -13,7 +13,7 @@ from typing import Final
 
 from cryptography import x509
 
-from certs import pki
+from certs import pki, reading
 from certs.pki import KeyPair, PkiError
 
 # Keys of the Secret's data.
@@ -53,7 +53,7 @@ class Authorities:
         if self.since is None or now < self.since + leaf_lifetime + RETIRE_AFTER:
             return lambda _: False
         begin = self.current.certificate.not_valid_before_utc
-        return lambda ca: pki.is_ours(ca) and ca.not_valid_before_utc < begin
+        return lambda ca: reading.is_ours(ca) and ca.not_valid_before_utc < begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +98,11 @@ def plan(
 
 def leaf_due(leaf: x509.Certificate, ca: x509.Certificate, now: datetime) -> str | None:
     """Why a leaf must be followed by another one; None while it need not."""
-    if reason := pki.outside_validity(leaf, now):
+    if reason := reading.outside_validity(leaf, now):
         return reason
-    if not pki.signed_by(leaf, ca):
+    if not reading.signed_by(leaf, ca):
         return "the CA is another one now"
-    return "two thirds of its life are over" if now >= pki.renew_at(leaf) else None
+    return "two thirds of its life are over" if now >= reading.renew_at(leaf) else None
 
 
 def _replacement(held: Held, now: datetime, lifetime: timedelta) -> Plan:
@@ -112,7 +112,7 @@ def _replacement(held: Held, now: datetime, lifetime: timedelta) -> Plan:
 
 
 def _preparation(held: Held, current: KeyPair, now: datetime, lifetime: timedelta) -> Plan:
-    if now >= pki.renew_at(current.certificate):
+    if now >= reading.renew_at(current.certificate):
         upcoming = pki.make_ca(lifetime=lifetime, now=now)
         return Plan(Authorities(current, upcoming, held.since), "two thirds of the CA's life are over")
     reason = f"the next CA is useless: {held.upcoming_fault}" if held.upcoming_fault else None
@@ -127,7 +127,7 @@ def _pair(data: Mapping[str, bytes], keys: tuple[str, str], now: datetime) -> tu
         pair = pki.read_pair(certificate, key)
     except PkiError as error:
         return None, str(error)
-    fault = pki.unfit_as_ca(pair.certificate, now)
+    fault = reading.unfit_as_ca(pair.certificate, now)
     return (None, f"the CA cannot be used: {fault}") if fault else (pair, "")
 
 

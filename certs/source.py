@@ -11,6 +11,10 @@ from certs.pki import KeyPair
 Retired = Callable[[x509.Certificate], bool]
 
 
+def _none_retired(_: x509.Certificate) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A certificate to serve, and whom its clients have to trust for that."""
@@ -23,8 +27,10 @@ class Offer:
     """CAs that belong into the caBundle now, also those that will sign only later."""
     clients: tuple[x509.Certificate, ...]
     """CAs whose client certificates may call the extender."""
-    retired: Retired
+    retired: Retired = _none_retired
     """CAs that must leave the caBundle."""
+    refused: str | None = None
+    """Why something newer that was found is not offered."""
 
 
 class Source(Protocol):

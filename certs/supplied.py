@@ -1,17 +1,13 @@
-"""Certificates that somebody else makes (cert-manager, a person), found as files and judged before they are used."""
+"""Certificates that somebody else makes (cert-manager, a person), judged before they are used. No I/O."""
 
-import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
-import structlog
 from cryptography import x509
 
-from certs import bundle, chain, pki
+from certs import bundle, chain, pki, reading
 from certs.pki import KeyPair, PkiError
 from certs.source import Offer
 
@@ -20,12 +16,8 @@ CERTIFICATE: Final = "tls.crt"
 KEY: Final = "tls.key"
 AUTHORITY: Final = "ca.crt"
 CLIENT_AUTHORITY: Final = "client-ca.crt"
-# A Secret holds at most 1 MiB.
-_MAX_BYTES: Final = 1 << 20
 
 Files = Mapping[str, bytes]
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +43,7 @@ class Supplied:
     def fault(self, at: datetime) -> str | None:
         """Why no client would take the certificate at that time; None when those who trust `authorities` would."""
         if not self.authorities:
-            return pki.outside_validity(self.pair.certificate, at)
+            return reading.outside_validity(self.pair.certificate, at)
         return chain.no_chain(self.pair, roots=self.authorities, now=at)
 
     def opening(self, now: datetime) -> datetime | None:
@@ -60,67 +52,28 @@ class Supplied:
         begins = sorted(part.not_valid_before_utc for part in parts if part.not_valid_before_utc > now)
         return next((begin for begin in begins if self.fault(begin) is None), None)
 
-    def offer(self, now: datetime) -> Offer:
+    def offer(self, now: datetime, *, refused: str | None = None) -> Offer:
         """A CA is offered for the caBundle shortly before its time, never earlier and never after its end."""
         roots = tuple(
             ca
             for ca in self.authorities
-            if ca.not_valid_before_utc <= now + pki.TOLERANCE and now < ca.not_valid_after_utc
+            if ca.not_valid_before_utc <= now + reading.TOLERANCE and now < ca.not_valid_after_utc
         )
-        return Offer(self.pair, roots=roots, trusted=roots, clients=self.clients, retired=lambda _: False)
+        return Offer(self.pair, roots=roots, trusted=roots, clients=self.clients, refused=refused)
 
 
-def judged(files: Files, used: Supplied | None, now: datetime) -> Supplied:
+def judged(files: Files, used: Supplied | None, *, clients: bool, now: datetime) -> Supplied:
     """What is in the files. Raises PkiError with the reason why it cannot be used at `now`.
 
     While what is used still holds, nothing may be early. Without that a few minutes are tolerated: somebody's clock
     is wrong, and nobody knows whose.
     """
     new = Supplied.parse(files)
+    if clients and not new.clients:
+        raise PkiError(f"{CLIENT_AUTHORITY} is missing, and the extender listens beyond loopback")
     fault = new.fault(now)
-    tolerable = (used is None or used.fault(now)) and new.fault(now + pki.TOLERANCE) is None
+    tolerable = (used is None or used.fault(now)) and new.fault(now + reading.TOLERANCE) is None
     if fault is None or tolerable:
         return new
     opening = new.opening(now)
-    raise PkiError(f"its time has not come: valid in {pki.duration(opening - now)}" if opening else fault)
-
-
-class SuppliedFiles:
-    """The files of one folder, read again at each call. Only what can be used replaces what is used."""
-
-    def __init__(self, directory: Path, *, now: Callable[[], datetime]) -> None:
-        self._directory = directory
-        self._now = now
-        self._used: Supplied | None = None
-        self._used_files: Files = {}
-        self._refused: Files | None = None
-
-    async def offer(self) -> Offer:
-        """The newest set that can be used. Raises OSError or PkiError when there is none and never was one."""
-        now, files = self._now(), await asyncio.to_thread(_read, self._directory)
-        if self._used is None or files != self._used_files:
-            self._used = self._better(files, self._used, now)
-        return self._used.offer(now)
-
-    def _better(self, files: Files, used: Supplied | None, now: datetime) -> Supplied:
-        try:
-            new = judged(files, used, now)
-        except PkiError as error:
-            if files != self._refused:
-                log.warning("certificate files refused", directory=str(self._directory), reason=str(error))
-            self._refused = files
-            if used is None:
-                raise
-            return used
-        self._used_files = files
-        log.info("certificate files taken into use", certificate=pki.described(new.pair.certificate))
-        return new
-
-
-def _read(directory: Path) -> Files:
-    """The files that exist; kubelet swaps all of them at once by a symbolic link, other writers one by one."""
-    found = {}
-    for name in (CERTIFICATE, KEY, AUTHORITY, CLIENT_AUTHORITY):
-        with suppress(FileNotFoundError), (directory / name).open("rb") as file:
-            found[name] = file.read(_MAX_BYTES)
-    return found
+    raise PkiError(f"its time has not come: valid in {reading.duration(opening - now)}" if opening else fault)

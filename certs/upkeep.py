@@ -110,6 +110,7 @@ class Upkeep:
 
     async def _ask(self) -> bool:
         before, self.offer = self.offer, await self._source.offer()
+        self._metrics.errors.labels(Area.SOURCE).inc(self.offer.refused is not None)
         return before is not None and before.trusted != self.offer.trusted
 
     async def _inject(self) -> bool:
