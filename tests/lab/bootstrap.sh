@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# Prepares a machine for the project. Asks nothing, and says what it installs and why before it does.
+#   bootstrap.sh venv      the Python environment .venv, from requirements-dev.txt
+#   bootstrap.sh packages  the Debian packages that the lab's real node needs
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+readonly LOCK=requirements-dev.txt
+readonly STAMP=.venv/.made-from
+# kubelet, containerd and kube-proxy call these programs; busybox-static is what the lab's container image is made of.
+readonly NODE_PACKAGES=(
+  runc containernetworking-plugins busybox-static iptables conntrack nftables iproute2 util-linux mount
+)
+
+say() { printf '%s\n' "$*"; }
+fail() { printf "%s\n" "$*" >&2; exit 1; }
+
+# --- Debian packages -------------------------------------------------------------------------------------------------
+
+# as_root COMMAND...: as root, or through sudo where it asks no password. Fails where neither works.
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"; elif sudo -n true 2>/dev/null; then sudo -n "$@"; else return 1; fi
+}
+
+missing_of() {
+  local package
+  for package in "$@"; do
+    [ "$(dpkg-query --show --showformat '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] ||
+      printf '%s ' "$package"
+  done
+}
+
+# install_packages REASON PACKAGE...: installs the missing ones; fails, after saying so, where that is not possible.
+install_packages() {
+  local reason=$1 missing
+  shift
+  if ! command -v dpkg-query >/dev/null; then
+    say "This is no Debian: install by hand what corresponds to its packages $* ($reason)."
+    return 1
+  fi
+  read -ra missing <<<"$(missing_of "$@")"
+  [ ${#missing[@]} -gt 0 ] || return 0
+  if ! as_root true; then
+    say "Missing Debian packages, and neither root nor sudo without a password to install them: ${missing[*]} ($reason)."
+    return 1
+  fi
+  say "Installing Debian packages (${reason}): ${missing[*]}"
+  if apt_get update && apt_get install "${missing[@]}"; then return 0; fi
+  say "apt-get could not install ${missing[*]} ($reason)."
+  return 1
+}
+
+apt_get() {
+  local options=(-o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 --yes --quiet --no-install-recommends)
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get "${options[@]}" "$@" </dev/null
+}
+
+make_packages() {
+  install_packages "the lab's real node needs them; the control plane works without" "${NODE_PACKAGES[@]}" || true
+}
+
+# --- Python environment ----------------------------------------------------------------------------------------------
+
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      printf '%s\n' "$candidate"
+      return
+    fi
+  done
+  fail "Tenure needs Python 3.11 or newer, and ${PYTHON:-python3, python3.11 to python3.14} is none:" \
+    "install one, or name one with PYTHON=..."
+}
+
+# Debian's Python comes without the module that puts pip into a new environment.
+ensure_venv_module() {
+  local python=$1
+  "$python" -c 'import ensurepip, venv' 2>/dev/null && return
+  install_packages "Python environments are made with it" \
+    "python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv" ||
+    fail "$python has no ensurepip, so no environment can be made: install its venv package."
+}
+
+# The environment depends on the lock, on the Python in it, and on its own folder, which its scripts name.
+made_from() {
+  { pwd; "$1" --version; sha256sum "$LOCK" pyproject.toml "${BASH_SOURCE[0]}"; } | sha256sum
+}
+
+# show_pip TOTAL: turns pip's report into one counted line per package, and keeps what is out of the ordinary.
+show_pip() {
+  local total=$1 count=0 line name
+  while IFS= read -r line; do
+    case $line in
+      Collecting*) name=${line#Collecting }; count=$((count + 1)); say "  $count of $total: ${name%% *} (${SECONDS} s)" ;;
+      Building* | Installing*) say "  ${line%%:*} (${SECONDS} s)" ;;
+      ERROR* | WARNING*) say "$line" ;;
+    esac
+  done
+}
+
+# pip_install STEPS ARGUMENT...
+# Without build isolation, because pip would fetch what a build needs without a hash; the lock has it.
+pip_install() {
+  local total=$1
+  shift
+  .venv/bin/python -m pip install --disable-pip-version-check --no-input --progress-bar off --no-build-isolation "$@" |
+    show_pip "$total"
+}
+
+make_venv() {
+  mkdir -p .lab
+  exec 9>.lab/venv.lock
+  flock 9
+  local python
+  python=$(find_python)
+  [ -x .venv/bin/python ] && [ "$(cat $STAMP 2>/dev/null)" = "$(made_from "$python")" ] && return
+  ensure_venv_module "$python"
+  local total
+  total=$(grep -c '^[A-Za-z].*==' "$LOCK")
+  say "Installing the Python environment .venv: up to $total packages from $LOCK, for Tenure, its tests and its linters."
+  SECONDS=0
+  "$python" -m venv .venv
+  pip_install 1 --require-hashes -r <(sed -n '/^setuptools==/,/# via/p' "$LOCK")
+  pip_install "$total" --require-hashes -r "$LOCK"
+  pip_install 1 --no-deps --editable .
+  made_from "$python" >"$STAMP"
+  say "The Python environment is ready (${SECONDS} s)."
+}
+
+case ${1:-} in
+  venv) make_venv ;;
+  packages) make_packages ;;
+  *) fail "usage: bootstrap.sh venv|packages" ;;
+esac
