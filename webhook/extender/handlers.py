@@ -71,7 +71,9 @@ class Extender:
     def _without_servers(self, nodes: list[str]) -> FilterResult:
         book = self._book
         kept = [node for node in nodes if node not in book]
-        refused = {} if len(kept) == len(nodes) else {n: Text.SERVES_CARDS for n in nodes if n in book}
+        refused: dict[str, str] = {}
+        if len(kept) < len(nodes):
+            refused = dict.fromkeys((n for n in nodes if n in book), Text.SERVES_CARDS)
         return FilterResult(node_names=kept, failed_and_unresolvable_nodes=refused)
 
     async def _preempt(self, request: web.Request) -> web.Response:
