@@ -186,12 +186,13 @@ def from_response(code: int, body: bytes, *, retry_after: str | None = None, wri
         status = msgspec.json.decode(body, type=Status)
     except msgspec.MsgspecError:  # a proxy, or a path that no API serves
         status = Status(message=body[:MESSAGE_LIMIT].decode(errors="replace").strip())
-    if retry_after is not None and retry_after.isdecimal():
-        status.details = _Details(retry_after_seconds=float(retry_after))
-    return from_status(status, code=code, write=write)
+    header = float(retry_after) if retry_after is not None and retry_after.isdecimal() else None
+    return from_status(status, code=code, retry_after=header, write=write)
 
 
-def from_status(status: Status, *, code: int | None = None, write: bool = False) -> ApiError:
+def from_status(
+    status: Status, *, code: int | None = None, retry_after: float | None = None, write: bool = False
+) -> ApiError:
     """The error for a Status object: the body of a failed call or of a watch's ERROR event."""
     details = status.details or _Details()
     number = status.code if code is None else code
@@ -199,7 +200,7 @@ def from_status(status: Status, *, code: int | None = None, write: bool = False)
         number,
         reason=status.reason,
         message=status.message[:MESSAGE_LIMIT],
-        retry_after=details.retry_after_seconds,
+        retry_after=details.retry_after_seconds if retry_after is None else retry_after,
         outcome_unknown=write and number >= 500,  # noqa: PLR2004 - HTTP's own border
     )
 

@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from service.kube import errors
-from service.kube.backoff import Backoff, Clock
+from service.kube.backoff import CAP_S, START_S, Backoff, Clock
 from service.kube.client import KubeClient
 from service.kube.errors import DeadlineExceeded, KubeError, Undecodable
 from service.kube.listwatch import ListRequest, ListWatch, Recovery, WatchRequest
@@ -45,6 +45,9 @@ class Timings:
     """Of work on the loop before others may run."""
     report: float = 60.0
     """Between two log lines about trouble that lasts."""
+    first_pause: float = START_S
+    longest_pause: float = CAP_S
+    """After failures, before jitter."""
 
 
 class Pace:
@@ -114,6 +117,7 @@ class Reflector(Generic[T]):
     ) -> None:
         """`type_` is decoded from the bytes; `project` may reduce it further before it is kept."""
         rng = rng or random.SystemRandom()
+        timings = timings or Timings()
         selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
         self._client = client
         self._resource = resource
@@ -122,12 +126,12 @@ class Reflector(Generic[T]):
         self._project = project
         self._store = store
         self._clock = clock
-        self._timings = timings or Timings()
-        self._pace = Pace(self._timings.slice, clock)
+        self._timings = timings
+        self._pace = Pace(timings.slice, clock)
         self._core: ListWatch[T] = ListWatch(
             clock=clock,
             rng=rng,
-            backoff=Backoff(clock, rng),
+            backoff=Backoff(clock, rng, start=timings.first_pause, cap=timings.longest_pause),
             page_size=page_size,
             selectors={name: value for name, value in selectors.items() if value},
         )

@@ -34,7 +34,9 @@ def test_a_version_from_the_future_is_told_from_other_timeouts() -> None:
     body = status_body(
         code=504, reason="Timeout", details={"causes": [{"reason": "ResourceVersionTooLarge"}]}
     )
-    assert type(errors.from_response(504, body)) is errors.VersionTooLarge
+    error = errors.from_response(504, body, retry_after="1")
+    assert type(error) is errors.VersionTooLarge
+    assert error.retry_after == 1.0
     assert type(errors.from_response(504, status_body(code=504, reason="Timeout"))) is errors.Unavailable
 
 
