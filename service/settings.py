@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
 
+import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
@@ -55,6 +56,8 @@ class KubeSettings(Section):
     """File to use; empty: $KUBECONFIG, then the pod's own service account, then ~/.kube/config."""
     namespace: str = "tenure-system"
     """Namespace of Tenure's own objects: lease, CA Secret."""
+    ops_service: str = "tenure:ops"
+    """Service and port name of the ops listener, by which the reading commands find it through the API server."""
     deadline_s: PositiveSeconds = 10.0
     """Deadline of one API call. Admission never waits for one."""
     page_size: Annotated[int, Field(ge=10, le=1000)] = 250
@@ -247,8 +250,8 @@ class Settings(BaseSettings):
 
 def load(config: Path | None = None) -> Settings:
     """Read the tree. Raises SettingsError with one line per field that is wrong."""
-    if config is not None and not config.is_file():
-        raise SettingsError(f"--config: there is no file {config}")
+    if config is not None:
+        _check_file(config)
 
     class FromFile(Settings):
         model_config = SettingsConfigDict(yaml_file=config)
@@ -257,6 +260,19 @@ def load(config: Path | None = None) -> Settings:
         return FromFile()
     except ValidationError as error:
         raise SettingsError("\n".join(_lines(error))) from None
+
+
+def _check_file(config: Path) -> None:
+    try:
+        content = yaml.safe_load(config.read_bytes())
+    except OSError as error:
+        raise SettingsError(f"--config: {config} cannot be read: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise SettingsError(f"--config: {config} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict | None):
+        raise SettingsError(
+            f"--config: {config} must hold sections such as `http:`, not a single value or a list"
+        )
 
 
 def _lines(error: ValidationError) -> Iterator[str]:
