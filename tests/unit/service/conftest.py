@@ -1,12 +1,17 @@
 """Virtual time: `pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])` runs a module's hours in no time."""
 
 import asyncio
+import io
+import logging
 import selectors
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
+import structlog
 import uvloop
+
+from service import logs
 
 
 class _Selector(selectors.DefaultSelector):
@@ -44,3 +49,16 @@ def pytest_asyncio_loop_factories(
     if "virtual" in chosen.get("loop_factories", ()):
         return {"virtual": VirtualTimeLoop}
     return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def log_stream() -> Iterator[io.StringIO]:
+    """What the test logged, as JSON lines. (Unconfigured, structlog prints every local variable of a traceback.)"""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    logs.configure(stream=stream)
+    yield stream
+    structlog.reset_defaults()
+    logging.captureWarnings(capture=False)
+    root.handlers[:], root.level = handlers, level
