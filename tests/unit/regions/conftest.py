@@ -2,7 +2,8 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,14 @@ def worker(binary: Path, regions: Path) -> Iterator[Worker]:
     """A process with the two region folders, in the namespaces of the test."""
     with Worker.on(binary, regions) as process:
         yield process
+
+
+def eventually(true: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait until something is true: the kernel takes a moment to end the processes of a container."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not become true"
+        time.sleep(0.002)
 
 
 def unmount_below(path: Path) -> None:

@@ -1,0 +1,162 @@
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controllers.regions import fresh, processes
+from controllers.regions.fresh import Outcome
+from controllers.regions.layout import Kind
+from controllers.regions.safefs import FileId, Folder, Reason, RefusedError
+from tests.native.worker import Worker
+from tests.unit.regions.conftest import UID
+
+
+def users(file: FileId) -> list[int]:
+    return processes.users(file, uid=UID)
+
+
+@pytest.fixture
+def leaf(regions: Path) -> Iterator[Folder]:
+    with Folder.trusted(regions / Kind.VMEM) as opened:
+        yield opened
+
+
+def remove(leaf: Folder, *, deserted: bool = True) -> Outcome:
+    return fresh.remove(leaf, Kind.VMEM, deserted=lambda: deserted, users=users)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_an_unused_region_goes_and_its_neighbours_stay(worker: Worker, regions: Path, kind: Kind) -> None:
+    worker("map")
+    worker("own 0")
+    worker.kill()
+    lock = (regions / "sm_node" / "sm_node.lock").stat().st_ino
+    with Folder.trusted(regions / kind) as leaf:
+        assert fresh.remove(leaf, kind, deserted=lambda: True, users=users) is Outcome.REMOVED
+        assert fresh.remove(leaf, kind, deserted=lambda: True, users=users) is Outcome.ABSENT
+    assert not (regions / kind / kind.file_name).exists()
+    assert (regions / "sm_node" / "sm_node.lock").stat().st_ino == lock
+
+
+def test_a_decoy_in_the_wrong_folder_is_left_and_the_real_file_goes(
+    worker: Worker, regions: Path, leaf: Folder
+) -> None:
+    """Where another cleanup looked for it: below config/. It removed nothing there, for ever, without an error."""
+    worker("map")
+    worker.kill()
+    decoy = regions / "config" / "vmem_node" / "vmem_node.config"
+    decoy.parent.mkdir(parents=True)
+    decoy.touch()
+    assert remove(leaf) is Outcome.REMOVED
+    assert decoy.exists()
+    assert not (regions / "vmem_node" / "vmem_node.config").exists()
+
+
+def test_a_mapped_region_stays(worker: Worker, leaf: Folder) -> None:
+    worker("map")
+    assert remove(leaf) is Outcome.IN_USE
+    assert worker("same") == "same"
+
+
+def test_a_region_that_is_open_and_not_yet_mapped_stays(worker: Worker, leaf: Folder) -> None:
+    worker("open")
+    assert remove(leaf) is Outcome.IN_USE
+    assert worker("mapopened") == "ok"
+    assert worker("same") == "same"
+
+
+def test_a_region_of_a_living_container_stays_although_nobody_uses_it(
+    worker: Worker, regions: Path, leaf: Folder
+) -> None:
+    worker("map")
+    worker.kill()
+    assert remove(leaf, deserted=False) is Outcome.IN_USE
+    assert leaf.names() == ["vmem_node.config"]
+
+
+def test_a_container_that_came_back_during_the_removal_keeps_its_file(worker: Worker, leaf: Folder) -> None:
+    worker("map")
+    worker.kill()
+    answers = iter([True, False])
+    outcome = fresh.remove(leaf, Kind.VMEM, deserted=lambda: next(answers), users=users)
+    assert outcome is Outcome.IN_USE
+    assert leaf.names() == ["vmem_node.config"]
+
+
+def test_a_newcomer_that_found_the_name_just_before_gets_the_file_back(
+    binary: Path, regions: Path, worker: Worker, leaf: Folder
+) -> None:
+    worker("map")
+    worker.kill()
+    with Worker.on(binary, regions) as newcomer:
+
+        def deserted() -> bool:
+            if leaf.names() == ["vmem_node.config"]:
+                newcomer.send("open")  # it waits for the lease, on the inode that is about to lose its name
+                while Path(f"/proc/{newcomer.pid}/wchan").read_text("utf-8") != "__break_lease":
+                    os.sched_yield()
+            return True
+
+        assert fresh.remove(leaf, Kind.VMEM, deserted=deserted, users=lambda _: []) is Outcome.IN_USE
+        assert newcomer.answer() == "ok"
+        assert newcomer("mapopened") == "ok"
+        assert newcomer("same") == "same"
+
+
+def test_without_a_lease_the_open_descriptor_alone_keeps_the_file(
+    worker: Worker, leaf: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third guard by itself: the kernel's lease is taken out, the look at maps and descriptors must suffice."""
+    monkeypatch.setattr("controllers.regions.locks.Lease.__enter__", lambda self: self)
+    monkeypatch.setattr("controllers.regions.locks.Lease.__exit__", lambda *_: None)
+    monkeypatch.setattr("controllers.regions.locks.Lease.undisturbed", True)
+    worker("open")
+    assert remove(leaf) is Outcome.IN_USE
+    worker("mapopened")
+    assert remove(leaf) is Outcome.IN_USE
+    assert worker("same") == "same"
+
+
+def test_a_link_in_place_of_the_file_is_refused_and_its_target_stays(regions: Path, leaf: Folder) -> None:
+    (regions / "secret").touch()
+    (regions / "vmem_node" / "vmem_node.config").symlink_to(regions / "secret")
+    with pytest.raises(RefusedError) as caught:
+        remove(leaf)
+    assert caught.value.reason is Reason.LINK
+    assert (regions / "secret").exists()
+
+
+def test_a_file_of_any_size_goes_with_its_dead_container(regions: Path, leaf: Folder) -> None:
+    (regions / "vmem_node" / "vmem_node.config").touch()
+    assert remove(leaf) is Outcome.REMOVED
+    os.truncate(os.open(regions / "vmem_node" / "vmem_node.config", os.O_CREAT | os.O_RDWR), 1 << 40)
+
+
+def test_what_a_killed_agent_had_put_aside_is_removed(regions: Path, leaf: Folder) -> None:
+    (regions / "vmem_node" / f"{fresh.PARKED_PREFIX}0011223344556677").touch()
+    assert remove(leaf) is Outcome.ABSENT
+    assert leaf.names() == []
+
+
+def test_an_opener_paused_between_open_and_mmap_is_never_left_on_an_orphaned_inode(
+    binary: Path, regions: Path, leaf: Folder
+) -> None:
+    """1,000 rounds, the removal at every distance from the opener's steps; the finding "dead" is wrong each time."""
+    pauses = random.Random(6)
+    outcomes = Counter[Outcome]()
+    (regions / "vmem_node" / "vmem_node.config").touch()
+    for _ in range(1000):
+        with Worker.on(binary, regions) as opener:
+            opener("pid")
+            opener.send("open")
+            for _ in range(pauses.randrange(0, 2000)):
+                pass
+            outcomes[fresh.remove(leaf, Kind.VMEM, deserted=lambda: True, users=lambda _: [])] += 1
+            assert opener.answer() == "ok"
+            assert remove(leaf) is Outcome.IN_USE
+            assert opener("mapopened") == "ok"
+            assert opener("same") == "same"
+    assert min(outcomes[Outcome.REMOVED], outcomes[Outcome.IN_USE]) > 100  # the race was run from both sides
