@@ -13,6 +13,7 @@ from typing import Any, Self
 import msgspec
 import yaml
 
+from tests.lab import images, machine
 from tests.lab.api import Api, Call, client_context
 from tests.lab.build import binaries
 from tests.lab.components import Components, Progress
@@ -29,6 +30,9 @@ from tests.lab.controlplane import (
 from tests.lab.credentials import Authority
 from tests.lab.errors import LabError
 from tests.lab.layout import DEFAULT_STATE, Layout, Settings
+from tests.lab.node import CDI_FOLDER, KUBELET_FOLDER, Node, is_ready
+from tests.lab.node import NAME as NODE_NAME
+from tests.lab.node import PORTS as NODE_PORTS
 from tests.lab.ports import free_ports
 from tests.lab.process import Processes
 
@@ -37,7 +41,7 @@ _ADMIN_GROUPS = ("system:masters",)
 _SCHEDULER_USER = "system:kube-scheduler"
 _SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
 _SERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
-_KUBECTL_SECONDS = 60.0
+_COMMAND_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 
 
@@ -64,18 +68,23 @@ class Lab:
         feature_gates: Mapping[str, bool] | None = None,
         api_server_flags: Sequence[str] = (),
     ) -> Self:
-        """Start the cluster and return when it works; when it fails, nothing of it is left running."""
+        """Start the cluster and return when it works; when it fails, nothing of it is left running.
+
+        With `node`, a real node too, if this machine can: `node_missing` says why not.
+        """
+        folder = binaries(["control-plane", "node"] if node else ["control-plane"])
+        missing = machine.missing() if node else "the lab was started without it"
         settings = Settings(
-            host=LOOPBACK,
-            binaries=str(binaries(["control-plane"])),
+            host=LOOPBACK if missing else machine.BRIDGE_IP,
+            binaries=str(folder),
             ports=_choose_ports(),
-            node_missing="the lab was started without it",
+            node_missing=missing,
             feature_gates=dict(feature_gates or {}),
             api_server_flags=list(api_server_flags),
         )
         self._claim(settings)
         try:
-            self._start_control_plane()
+            self._start(settings)
         except BaseException:
             self.down()
             raise
@@ -84,6 +93,7 @@ class Lab:
     def down(self) -> None:
         """Stop and remove everything of this lab but its logs. Safe to repeat, and after any crash."""
         self.components.kill_all()
+        machine.release(self.state)
         for folder in self._layout.disposable:
             shutil.rmtree(folder, ignore_errors=True)
         self._layout.settings.unlink(missing_ok=True)
@@ -120,6 +130,26 @@ class Lab:
         return self.settings.node_missing
 
     @property
+    def node_name(self) -> str:
+        """The real node's."""
+        return NODE_NAME
+
+    @property
+    def node_ip(self) -> str:
+        """The real node's address: that of the pods' bridge on this machine."""
+        return machine.BRIDGE_IP
+
+    @property
+    def kubelet_folder(self) -> Path:
+        """Where kubelet of the real node looks for plugins; `/var/lib/kubelet` on other nodes."""
+        return KUBELET_FOLDER
+
+    @property
+    def cdi_folder(self) -> Path:
+        """Where containerd looks for CDI specifications."""
+        return CDI_FOLDER
+
+    @property
     def kubeconfig(self) -> Path:
         """The administrator's."""
         return self.kubeconfig_for(_ADMIN, groups=_ADMIN_GROUPS)
@@ -139,22 +169,11 @@ class Lab:
 
     def kubectl(self, *args: str, stdin: str | None = None, kubeconfig: Path | None = None) -> str:
         """What kubectl prints, run as administrator or with another kubeconfig."""
-        env = environment(self._layout) | {"KUBECONFIG": str(kubeconfig or self.kubeconfig)}
-        try:
-            done = subprocess.run(
-                [str(self._plane.binary), "kubectl", *args],
-                env=env,
-                input=stdin,
-                capture_output=True,
-                text=True,
-                timeout=_KUBECTL_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise LabError(f"kubectl {' '.join(args)} took more than {_KUBECTL_SECONDS:.0f} s") from error
-        if done.returncode != 0:
-            raise LabError(f"kubectl {' '.join(args)}: {done.stderr.strip()}")
-        return done.stdout
+        return self._command([str(self._plane.binary), "kubectl", *args], stdin, kubeconfig)
+
+    def helm(self, *args: str, kubeconfig: Path | None = None) -> str:
+        """What Helm prints, run as administrator or with another kubeconfig."""
+        return self._command([str(binaries(["helm"]) / "helm"), *args], None, kubeconfig)
 
     def apply(self, *objects: Mapping[str, Any]) -> None:
         """Create or change objects."""
@@ -172,6 +191,20 @@ class Lab:
                     return found
             time.sleep(_POLL_SECONDS)
         raise LabError(f"{path} was not as wanted within {seconds:.0f} s; last seen: {str(found)[:2000]}")
+
+    def import_rootfs(
+        self,
+        reference: str,
+        rootfs: Path,
+        *,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make a root file system (an uncompressed tar) an image of the real node."""
+        archive = self.state / "image.tar"
+        images.archive(archive, reference, rootfs.read_bytes(), command=command, environment=environment)
+        self._node.import_image(archive)
+        archive.unlink()
 
     def etcd_compact(self) -> int:
         """Drop all history before now; the revision it ends at.
@@ -214,6 +247,32 @@ class Lab:
     def _plane(self) -> ControlPlane:
         return ControlPlane(self._layout, self.settings, self._authority)
 
+    @property
+    def _node(self) -> Node:
+        plane = self._plane
+        if plane.settings.node_missing is not None:
+            raise LabError(f"this lab has no real node: {plane.settings.node_missing}")
+        return Node(plane)
+
+    def _command(self, argv: Sequence[str], stdin: str | None, kubeconfig: Path | None) -> str:
+        env = environment(self._layout) | {"KUBECONFIG": str(kubeconfig or self.kubeconfig)}
+        said = " ".join([Path(argv[0]).name, *argv[1:]])
+        try:
+            done = subprocess.run(
+                argv,
+                env=env,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=_COMMAND_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise LabError(f"{said} took more than {_COMMAND_SECONDS:.0f} s") from error
+        if done.returncode != 0:
+            raise LabError(f"{said}: {done.stderr.strip()}")
+        return done.stdout
+
     def _admin_context(self) -> ssl.SSLContext:
         pair = self._authority.client(_ADMIN, groups=_ADMIN_GROUPS)
         return client_context(self._authority.certificate, pair)
@@ -231,13 +290,19 @@ class Lab:
             ) from None
         shutil.rmtree(self.logs, ignore_errors=True)
 
-    def _start_control_plane(self) -> None:
-        names = {LOOPBACK, self.settings.host, API_SERVICE_IP, *_SERVER_NAMES}
+    def _start(self, settings: Settings) -> None:
+        names = {LOOPBACK, settings.host, API_SERVICE_IP, *_SERVER_NAMES}
         self._authority.create(names=sorted(names))
-        plane = self._plane
+        if settings.node_missing is None:
+            machine.claim(self.state)
+        self._start_control_plane(self._plane)
+        if settings.node_missing is None:
+            self._start_node(self._node)
+
+    def _start_control_plane(self, plane: ControlPlane) -> None:
         self.components.run(plane.etcd())
         self.components.run(plane.api_server())
-        port = self.settings.ports[SCHEDULER]
+        port = plane.settings.ports[SCHEDULER]
         self.components.run(
             plane.controller_manager(),
             plane.scheduler(SCHEDULER, port=port, config={}, user=_SCHEDULER_USER),
@@ -245,7 +310,16 @@ class Lab:
         with self._progress("default service account"):  # No pod can be made before.
             self.wait_for("/api/v1/namespaces/default/serviceaccounts/default")
 
+    def _start_node(self, node: Node) -> None:
+        self.components.run(node.containerd())
+        with self._progress("images"):
+            node.wait_for_containerd()
+            node.import_own_images()
+        self.components.run(node.kubelet(), node.kube_proxy())
+        with self._progress("node"):
+            self.wait_for(f"/api/v1/nodes/{self.node_name}", accept=is_ready)
+
 
 def _choose_ports() -> dict[str, int]:
-    names = (ETCD, "etcd-peer", API_SERVER, CONTROLLER_MANAGER, SCHEDULER)
+    names = (ETCD, "etcd-peer", API_SERVER, CONTROLLER_MANAGER, SCHEDULER, *NODE_PORTS)
     return dict(zip(names, free_ports(len(names)), strict=True))
