@@ -4,13 +4,11 @@ The scheduler calls `filter` some 11 ms after a gate was removed, and may ask an
 the promise (design decision 3).
 """
 
-import asyncio
-from collections.abc import Callable
-
 import msgspec
 import structlog
 
 from controllers.pool.book import Book, Promise
+from controllers.pool.reading import SharedRead
 from controllers.pool.servers import RemoteServer
 from service.kube.client import KubeClient
 from service.kube.errors import KubeError
@@ -29,33 +27,21 @@ _decode = msgspec.json.Decoder(_List).decode
 class Lookup:
     """Finds a promise in the book, else in a fresh reading. `deadline` in seconds."""
 
-    def __init__(
-        self, client: KubeClient, book: Book, *, deadline: float, on_read: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, client: KubeClient, book: Book, *, deadline: float) -> None:
         self._client = client
         self._book = book
         self._deadline = deadline
-        self._on_read = on_read
-        self._reading: asyncio.Task[None] | None = None
+        self._reading = SharedRead("consistent read of RemoteServers", self._read)
 
     async def promise(self, uid: str) -> Promise | None:
         """The promise of a pod; None only after a reading that began after the question, or that failed."""
         known = self._book.promise(uid)
         if known is None:
-            await self._read_once()
+            await self._reading.after_now()
             known = self._book.promise(uid)
         return known
 
-    async def _read_once(self) -> None:
-        # A reading under way began before this question; only the next one is surely consistent with it.
-        if self._reading is not None:
-            await asyncio.shield(self._reading)
-        if self._reading is None or self._reading.done():
-            self._reading = asyncio.create_task(self._read(), name="consistent read of RemoteServers")
-        await asyncio.shield(self._reading)
-
     async def _read(self) -> None:
-        self._on_read()
         try:
             raw = await self._client.get(REMOTE_SERVERS.path(), deadline=self._deadline)
         except KubeError as error:
