@@ -28,11 +28,12 @@ class LiveContext:
         """Use the pair from the next handshake on. Raises ssl.SSLError when OpenSSL refuses it.
 
         OpenSSL takes keys from files only. This one lives in memory, has no name, and is gone afterwards, so the key
-        never touches a disk and a read-only root needs no folder for it. Certificate and key change within one call
-        on the event loop, hence no handshake sees half of them.
+        never touches a disk, a read-only root needs no folder for it, and the event loop waits for nothing.
+        Certificate and key change within one call on the loop, hence no handshake sees half of them.
         """
         descriptor = os.memfd_create("tls", os.MFD_CLOEXEC)
         try:
+            os.set_blocking(descriptor, False)
             os.write(descriptor, pair.certificate_pem + pair.key_pem)
             # First into a context that nobody uses: one that OpenSSL refuses must not leave ours half changed.
             for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
