@@ -82,9 +82,15 @@ ensure_venv_module() {
     fail "$python has no ensurepip, so no environment can be made: install its venv package."
 }
 
-# The environment depends on the lock, on the Python in it, and on its own folder, which its scripts name.
+# made_from PYTHON: a digest of all that decides what is in .venv. Its own folder is one, because its scripts name it;
+# of pyproject.toml only what describes the package, not the settings of the linters.
 made_from() {
-  { pwd; "$1" --version; sha256sum "$LOCK" pyproject.toml "${BASH_SOURCE[0]}"; } | sha256sum
+  {
+    pwd
+    "$1" --version
+    awk '/^\[/ { package = /^\[(build-system|project|tool\.setuptools)/ } package' pyproject.toml
+    cat "$LOCK" "${BASH_SOURCE[0]}"
+  } | sha256sum
 }
 
 # show_pip TOTAL: turns pip's report into one counted line per package, and keeps what is out of the ordinary.

@@ -76,11 +76,17 @@ class _LiveLine:
 
 
 @contextmanager
-def progress(title: str, *, unit: str = "packages", console: Console | None = None) -> Iterator[Task]:
+def progress(
+    title: str,
+    *,
+    unit: str = "packages",
+    console: Console | None = None,
+    plain_line_every_s: float = PLAIN_LINE_EVERY_S,
+) -> Iterator[Task]:
     """Show `title` and how far it is until the block ends; then one line says how long it took."""
     console = console or Console(stderr=True, highlight=False)
     task = Task(title, unit=unit)
-    draw = _live(task, console) if console.is_terminal else _plain_lines(task, console)
+    draw = _live(task, console) if console.is_terminal else _plain_lines(task, console, plain_line_every_s)
     try:
         with draw:
             yield task
@@ -99,7 +105,7 @@ def _live(task: Task, console: Console) -> Live:
 
 
 @contextmanager
-def _plain_lines(task: Task, console: Console, every_s: float = PLAIN_LINE_EVERY_S) -> Iterator[None]:
+def _plain_lines(task: Task, console: Console, every_s: float) -> Iterator[None]:
     over = threading.Event()
 
     def print_until_over() -> None:

@@ -71,14 +71,11 @@ def _build(parts: Iterable[Part], folder: Path) -> None:
         shutil.rmtree(left_over)
     go = golang.toolchain()
     print(
-        f"Building the lab's programs from source with {golang.version_of(go)}, because these are not there yet:"
+        f"Building the lab's programs from source with {golang.version_of(go)}, as these are not there yet:"
     )
     for part in parts:
         print(f"  {', '.join(part.programs)}: {part.versioned} {pinned_version(part)}")
-    print(
-        "The very first build takes about 10 minutes on two cores and 6 GB of disk; later ones are short.",
-        flush=True,
-    )
+    print("The first build of all takes about 10 minutes on two cores and 6 GB of disk.", flush=True)
     for part in parts:
         _build_part(part, folder, go)
 
@@ -87,12 +84,13 @@ def _build_part(part: Part, folder: Path, go: Path) -> None:
     sources = fingerprint(part)
     with tempfile.TemporaryDirectory(prefix=HALF_BUILT, dir=folder) as scratch:
         half_built = Path(scratch)
-        golang.build(
-            go, MODULES / part.module, target=part.target, link_flags=link_flags(part), output=half_built
-        )
-        _stamp(part, folder).unlink(
-            missing_ok=True
-        )  # Until all programs are exchanged, no stamp speaks for them.
+        module = MODULES / part.module
+        with progress(f"Building {part.versioned}") as task:
+            golang.build(
+                go, module, target=part.target, link_flags=link_flags(part), output=half_built, task=task
+            )
+        # Until all programs are exchanged, no stamp speaks for them.
+        _stamp(part, folder).unlink(missing_ok=True)
         for program in part.programs:
             (half_built / program).replace(folder / program)
     _stamp(part, folder).write_text(sources)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from tests.lab.progress import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tests.lab.progress import Task
 
@@ -111,23 +111,23 @@ def cache_folder(outside: Mapping[str, str] = os.environ) -> Path:
     return Path(outside.get("TENURE_GO_CACHE") or ROOT / ".lab" / "go").absolute()
 
 
-def build(go: Path, module: Path, *, target: str, link_flags: Iterable[str], output: Path) -> None:
-    """Build the programs of `target` in the module at `module` into the folder `output`, and show how far it is.
+def build(
+    go: Path, module: Path, *, target: str, link_flags: Iterable[str], output: Path, task: Task
+) -> None:
+    """Build the programs of `target` in the module at `module` into the folder `output`, and move `task` on.
 
     Raises:
         BuildError: Go failed; the message has the last lines that it wrote.
     """
     flags = " ".join(("-s", "-w", *link_flags))
     run = partial(_lines, cwd=module, env=environment(cache_folder()))
-    with progress(f"Building {module.name}") as task:
-        stale = _missing_packages(task, run([go, "list", "-deps", "-f", MISSING, target]))
-        task.expect(len(stale))
-        command: list[str | Path] = [go, "build", "-v", "-ldflags", flags, "-o", f"{output}/", target]
-        for line in run(command):
-            if line in stale:
-                task.advance(line)
-            if task.done == task.total:
-                task.note("linking")
+    stale = _missing_packages(task, run([go, "list", "-deps", "-f", MISSING, target]))
+    task.expect(len(stale))
+    for line in run([go, "build", "-v", "-ldflags", flags, "-o", f"{output}/", target]):
+        if line in stale:
+            task.advance(line)
+        if task.done == task.total:
+            task.note("linking")
 
 
 def _missing_packages(task: Task, lines: Iterable[str]) -> set[str]:
@@ -141,7 +141,7 @@ def _missing_packages(task: Task, lines: Iterable[str]) -> set[str]:
     return stale
 
 
-def _lines(command: list[str | Path], *, cwd: Path, env: Mapping[str, str]) -> Iterator[str]:
+def _lines(command: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str]) -> Iterator[str]:
     last = deque[str](maxlen=LINES_KEPT_FOR_AN_ERROR)
     merged = partial(subprocess.Popen[str], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     with merged(command, cwd=cwd, env=env, stdin=subprocess.DEVNULL) as process:
