@@ -10,7 +10,7 @@ UV_VERSION := 0.13.9
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run stop test lint bench prove venv packages lab lock clean
+.PHONY: help run stop test lint bench prove venv packages lab lock proto clean
 
 help: ## List what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ lock: venv ## Pin anew what pyproject.toml and requirements-*.in ask for; UPGRAD
 	$(COMPILE) $(if $(UPGRADE),--upgrade) pyproject.toml -o requirements.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) pyproject.toml requirements-dev.in -c requirements.txt -o requirements-dev.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements-go.in -o requirements-go.txt
+
+proto: venv ## Generate the messages of kubelet's plugin sockets from controllers/regions/wire/*.proto
+	cd controllers/regions/wire && $(CURDIR)/$(PYTHON_ENV) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. *.proto
 
 clean: ## Stop the lab and remove all that was installed or built in this folder
 	@test ! -x $(PYTHON_ENV) || $(PYTHON_ENV) -m tests.lab down
