@@ -4,7 +4,6 @@ It is a reading of the API server, never the truth: a promise made on it counts 
 `RemoteServer` succeeded. Own writes enter at once, so the next decision does not wait for the watch.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -36,7 +35,6 @@ class Book:
         self._holders: dict[str, set[str]] = {}
         self._witnesses = witnesses
         self._own = own
-        self._forgotten: dict[str, float] = {}
 
     def learn(self, server: RemoteServer, *, fresh: bool = False) -> None:
         """Take a reading: `fresh` from an answer to our own call, else from the watch, which may lag behind it."""
@@ -55,12 +53,6 @@ class Book:
         known = self._servers.get(server.name)
         if known and known.metadata.uid == server.metadata.uid:
             self._unindex(self._servers.pop(server.name))
-            self._forgotten[server.name] = self._own.clock()
-
-    def forgotten_for(self, name: str) -> float:
-        """Seconds since an object of this name was seen to go; infinite when none was."""
-        gone = self._forgotten.get(name)
-        return math.inf if gone is None else self._own.clock() - gone
 
     def _unindex(self, server: RemoteServer | None) -> None:
         if server is None:

@@ -22,19 +22,19 @@ class OwnWrites:
     """Versions that our own calls returned, until the watch has caught up. `clock` is monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.clock = clock
+        self._clock = clock
         self._versions: dict[str, tuple[str, float]] = {}
 
     def wrote(self, key: str, version: str) -> None:
         """An answer to a call of ours carried this version."""
-        self._versions[key] = (version, self.clock() + BELIEVED_S)
+        self._versions[key] = (version, self._clock() + BELIEVED_S)
 
     def outdated(self, key: str, version: str) -> bool:
         """True for a reading of the watch that is older than our own; once it caught up, the memory is dropped."""
         known = self._versions.get(key)
         if known is None:
             return False
-        if self.clock() < known[1] and newer(known[0], version):
+        if self._clock() < known[1] and newer(known[0], version):
             return True
         del self._versions[key]
         return False

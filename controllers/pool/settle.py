@@ -4,10 +4,9 @@ from datetime import timedelta
 
 import msgspec
 import structlog
-from service.kube.events import EventRecorder, ObjectRef
 
 from controllers.pool import ledger, register, servers
-from controllers.pool.census import Census
+from controllers.pool.census import Witnesses
 from controllers.pool.ledger import DrainRules, Fate, Scene
 from controllers.pool.servers import Allocation, Inventory, InventoryRules, Phase, RemoteServer
 from controllers.pool.shared import Shared
@@ -15,6 +14,7 @@ from controllers.pool.writer import ServerWriter
 from controllers.runtime import After, Done, Outcome, Retry
 from service import names
 from service.kube.errors import NotFound
+from service.kube.events import EventRecorder, ObjectRef
 from service.kube.resources import PODS
 from service.kube.store import Store
 from service.objects import Node, Pod
@@ -24,10 +24,6 @@ log = structlog.get_logger(__name__)
 # A draining card is looked at again this often; the agent's own look comes every 15 s.
 _DRAIN_LOOK_S = 5.0
 
-
-# An object that somebody deleted is made again only when no Binding on its word can be under way any more: longer
-# than the deadline of a call (10 s) and the scheduler's patience with an extender (5 s).
-_SETTLED_S = 20.0
 
 # Index of the node store: ids of the cards that server nodes register.
 CARD_INDEX = "card"
@@ -59,8 +55,7 @@ class Settler:
         self._pods = shared.pods
         self._nodes = nodes
         self._events = events
-        self._census = Census(shared)
-        self._counted: set[str] = set()
+        self._witnesses = Witnesses(shared)
         self._metrics = shared.metrics
         self._clock = shared.clock
         self._inventory_rules = InventoryRules(settings.remote_mode, settings.lupine_port)
@@ -77,15 +72,13 @@ class Settler:
         if server is None:
             if not serves:
                 return Done()
-            missing = _SETTLED_S - self._book.forgotten_for(name)
-            if missing > 0:
-                return After(missing)
             server = await self._writer.create(name)
             if server is None:
                 return Retry("the object was made and removed again")
         inventory = self._inventory(node, server) if node and serves else Inventory()
         self._report(node, inventory)
-        await self._hear_witnesses(server)
+        if wait := await self._witnesses.hear(server):
+            return After(wait)
         await self._look_up_unknown(server)
         status = ledger.settle(server, self._scene(name, inventory))
         if status != server.status:
@@ -94,12 +87,6 @@ class Settler:
                 return Retry("somebody else wrote first")
             server = swapped
         return await self._finish(server, serves=serves)
-
-    async def _hear_witnesses(self, server: RemoteServer) -> None:
-        """An object that never offered a card may be the successor of one that had given some away."""
-        if not server.status.cards and server.metadata.uid not in self._counted:
-            await self._census.take()
-            self._counted.add(server.metadata.uid)
 
     async def _finish(self, server: RemoteServer, *, serves: bool) -> Outcome:
         if not serves and not server.status.allocations:
