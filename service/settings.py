@@ -4,6 +4,7 @@ Sources, strongest first: `TENURE_SECTION__FIELD` in the environment, then the Y
 the defaults below. All errors are reported at once, by the field's name.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from ipaddress import ip_address
@@ -11,7 +12,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -203,6 +212,96 @@ class CertSettings(Section):
         return self
 
 
+class NodeSettings(Section):
+    """The node that `tenure node` runs on."""
+
+    name: str = ""
+    """Its name in the cluster; the chart fills it from `spec.nodeName`. Empty: the host's name."""
+
+
+class CardClass(Section):
+    """A kind of accelerator known by its device nodes, for vendors that Tenure has no code for."""
+
+    vendor: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+    nodes: str
+    """Regular expression for the whole path of a compute node below /dev, such as `acme/npu[0-9]+`."""
+    drivers: tuple[str, ...] = ()
+    """Kernel drivers that are meant; empty: any."""
+
+    @field_validator("nodes")
+    @classmethod
+    def _compiles(cls, text: str) -> str:
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise ValueError(f"is not a regular expression: {error}") from None
+        return text
+
+
+class ProfileSettings(Section):
+    """The AcceleratorProfile objects that tell about cards."""
+
+    group: str = "airm.ai-computing.io"
+    version: str = "v1alpha1"
+    plural: str = "acceleratorprofiles"
+    create: bool = True
+    """False: another daemon owns the profiles; Tenure writes into its objects and creates none."""
+
+
+class OccupancySettings(Section):
+    """Who holds the cards of a node: the scan, and what is published of it."""
+
+    enabled: bool = True
+    """False, or AIRM_OCCUPANCY=0 in the environment: nothing is scanned, and what was published is taken back."""
+    interval_s: PositiveSeconds = 15.0
+    drain_interval_s: PositiveSeconds = 3.0
+    """Between scans while a card of this node's lupine server waits to be empty."""
+    host_rounds: Annotated[int, Field(ge=1, le=100)] = 1
+    """Scans in a row with a host process before a card counts as host-held."""
+    clean_rounds: Annotated[int, Field(ge=1, le=100)] = 2
+    """Scans in a row without one before it is free again."""
+    tool_deadline_s: PositiveSeconds = 5.0
+    """Of one run of a vendor's tool."""
+    walk_deadline_s: PositiveSeconds = 5.0
+    """Of looking into all processes."""
+    resync_s: PositiveSeconds = 300.0
+    """Everything is written again after this time, in case somebody changed it."""
+    monitor_hold_s: PositiveSeconds = 600.0
+    """A vendor's monitor that keeps a compute node open for longer holds the card."""
+    monitors: tuple[str, ...] = ()
+    """Further base names of monitors; `x-*` is a prefix."""
+    lupine_executable: str = "lupine_driver_server"
+    """Base name of lupine's server; its children are clients of other nodes, never host processes."""
+    cards: tuple[CardClass, ...] = ()
+    """Further kinds of cards, before the built-in ones."""
+    optional_tools: tuple[str, ...] = ()
+    """Vendors' tools that may be missing (`furiosa-smi`, `rbln-stat`): other sources then decide alone."""
+    tool_folders: tuple[Path, ...] = (
+        Path("/usr/bin"),
+        Path("/usr/local/bin"),
+        Path("/run/rbln/driver/usr/bin"),
+        Path("/run/nvidia/driver/usr/bin"),
+        Path("/host/usr/bin"),
+        Path("/host/driver/usr/bin"),
+    )
+    """Where vendors' tools are looked for; only files that nobody but root can change are run."""
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+    dev: Path = Path("/dev")
+    assume_host_pid: bool = False
+    """For nodes that are containers themselves (kind): take their process ids for the host's."""
+    profiles: ProfileSettings = ProfileSettings()
+
+    @property
+    def active(self) -> bool:
+        """False when the setting or rm-accel's own switch turns occupancy off."""
+        return self.enabled and os.environ.get("AIRM_OCCUPANCY", "").strip().lower() not in {
+            "0",
+            "false",
+            "off",
+        }
+
+
 class LogSettings(Section):
     """Logging."""
 
@@ -224,6 +323,8 @@ class Settings(BaseSettings):
     pool: PoolSettings = PoolSettings()
     lease: LeaseSettings = LeaseSettings()
     certs: CertSettings = CertSettings()
+    node: NodeSettings = NodeSettings()
+    occupancy: OccupancySettings = OccupancySettings()
     log: LogSettings = LogSettings()
 
     @model_validator(mode="after")
