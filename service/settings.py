@@ -129,6 +129,17 @@ class RegionSettings(Section):
     backend: Literal["csi", "hostPath", "off"] = "csi"
     root: Path = Path("/etc/vgpu-manager")
     """Folder on the node with one `<pod-uid>_<container>` folder per container."""
+    kubelet_root: Path = Path("/var/lib/kubelet")
+    """Kubelet's --root-dir: its plugin sockets and the pods' volumes lie below."""
+    folder_limit_kib: Annotated[int, Field(ge=0)] = 1024
+    """Size of each region folder, a file system in memory: a tenant fills no more. The regions of today need 320 KiB.
+    0: plain folders on the node's disk, without a bound."""
+    sweep_s: PositiveSeconds = 10.0
+    """Between two looks at all regions. What is urgent, a container's end, is seen at once and needs no look."""
+    leftover_grace_s: PositiveSeconds = 120.0
+    """How long a folder is unused before the API server is asked whether its pod still exists."""
+    unpublish_only: bool = False
+    """Make no new volumes, take existing ones away: for a node that Tenure is about to leave."""
     refuse_when_restricted: bool = False
     """hostPath backend only: refuse a pod whose namespace forbids it, instead of a warning and no regions."""
 
