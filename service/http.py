@@ -5,8 +5,10 @@ mounted: while the process drains, every answer closes its connection, because A
 connections to a pod that ends (kubernetes issue 127335). The wrapper is one attribute look-up per request.
 """
 
+import asyncio
 import errno
 import os
+import socket
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,11 +17,13 @@ from http import HTTPStatus
 from ssl import SSLContext
 from typing import Any, Final
 
+import msgspec
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
+from service import api
 from service.lifecycle import Lifecycle
 from service.metrics import MetricSet
 
@@ -102,10 +106,30 @@ class Listener:
         self._metrics = metrics
         self._max_body = max_body
         self._tls = tls
+        self._socket: socket.socket | None = None
         self._runner: web.AppRunner | None = None
+
+    async def reserve(self) -> socket.socket:
+        """Take the port without listening yet, so that a wrong one is known before anything else starts.
+
+        Raises ListenError.
+        """
+        where = self._address
+        try:
+            (family, kind, _, _, target), *_ = await asyncio.get_running_loop().getaddrinfo(
+                where.host, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            reserved = self._socket = socket.socket(family, kind)
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(target)
+        except OSError as error:
+            raise ListenError(_sentence(where, error)) from error
+        self.port = reserved.getsockname()[1]
+        return reserved
 
     async def open(self, routes: Iterable[web.RouteDef]) -> None:
         """Serve `routes` from now on. Raises ListenError."""
+        reserved = self._socket or await self.reserve()
         app = web.Application(client_max_size=self._max_body)
         app.add_routes([web.RouteDef(r.method, r.path, self._wrap(r.handler), r.kwargs) for r in routes])
         # So that an unknown path is answered by us too, and closes its connection while draining.
@@ -117,19 +141,19 @@ class Listener:
             logger=_ServerLog(self.name, self._metrics),
         )
         await self._runner.setup()
-        where = self._address
         try:
-            await web.TCPSite(self._runner, where.host, where.port, ssl_context=self._tls).start()
+            await web.SockSite(self._runner, reserved, ssl_context=self._tls).start()
         except OSError as error:
-            raise ListenError(_sentence(where, error)) from error
-        self.port = self._runner.addresses[0][1]
-        log.info("listening", listener=self.name.value, host=where.host, port=self.port)
+            raise ListenError(_sentence(self._address, error)) from error
+        log.info("listening", listener=self.name.value, host=self._address.host, port=self.port)
 
     async def close(self) -> None:
         """Accept nothing more, finish what is in flight; safe to repeat."""
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
+        if self._socket is not None:
+            self._socket.close()
 
     def _wrap(self, handler: Any) -> Handler:
         lifecycle = self._lifecycle
@@ -168,7 +192,8 @@ class Listener:
 
 
 async def _not_found(request: web.Request) -> web.StreamResponse:
-    return web.Response(text=f"there is nothing at {request.path}\n", status=HTTPStatus.NOT_FOUND)
+    body = msgspec.json.encode(api.Failure(f"there is nothing at {request.path}"))
+    return web.Response(body=body, content_type="application/json", status=HTTPStatus.NOT_FOUND)
 
 
 class _ServerLog:

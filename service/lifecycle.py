@@ -63,7 +63,7 @@ class Condition:
         return self._check() if self._check is not None else self._why
 
 
-async def _nothing() -> None:
+async def nothing() -> None:
     """The stop of a part that leaves nothing behind."""
 
 
@@ -73,7 +73,7 @@ class Part:
 
     name: str
     start: Callable[[], Awaitable[None]]
-    stop: Callable[[], Awaitable[None]] = _nothing
+    stop: Callable[[], Awaitable[None]] = nothing
 
 
 class Lifecycle:
@@ -162,7 +162,7 @@ class Lifecycle:
 
     # The whole life
 
-    async def run(self, parts: Sequence[Part], *, drained: Callable[[], Awaitable[None]] = _nothing) -> int:
+    async def run(self, parts: Sequence[Part], *, drained: Callable[[], Awaitable[None]] = nothing) -> int:
         """Start the parts, wait for a stop, drain, await `drained`, stop the parts; the exit code.
 
         `drained` closes the doors (listeners) before anything behind them stops. Whatever a part's start raises
@@ -177,7 +177,7 @@ class Lifecycle:
                 await self._drain()
         finally:
             self.phase = Phase.DRAINING
-            await self._stop_parts([*begun, Part("listeners", _nothing, drained)])
+            await self._stop_parts([*begun, Part("listeners", nothing, drained)])
             self.phase = Phase.STOPPED
         log.info("stopped", exit_code=self._exit_code)
         return self._exit_code

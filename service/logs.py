@@ -73,6 +73,11 @@ def configure(
     logging.captureWarnings(capture=True)
 
 
+def printable(text: str) -> str:
+    """The text with control characters escaped, so that a terminal shows them instead of obeying."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
 def _renderer(style: Literal["json", "console"], out: TextIO) -> Processor:
     if style == "console":
         return structlog.dev.ConsoleRenderer(colors=out.isatty())
@@ -134,6 +139,5 @@ def _clean(value: Any, *, limit: int = TEXT_LIMIT) -> Any:
         case list() | tuple() | set() | frozenset():
             return [_clean(item) for item in value]
         case _:
-            text = _SECRET_TEXT.sub(REDACTED, str(value))
-            text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+            text = printable(_SECRET_TEXT.sub(REDACTED, str(value)))
             return text if len(text) <= limit else text[:limit] + "..."

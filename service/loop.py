@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -12,8 +12,10 @@ from service.metrics import MetricSet
 LOOK_EVERY_S = 0.1
 LAG_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
+R = TypeVar("R")
 
-def run(main: Coroutine[Any, Any, int]) -> int:
+
+def run(main: Coroutine[Any, Any, R]) -> R:
     """Run `main` on uvloop; its result."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)

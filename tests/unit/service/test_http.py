@@ -170,6 +170,17 @@ async def test_an_occupied_port_is_one_sentence_with_port_and_setting(
     assert "\n" not in sentence
 
 
+async def test_a_reserved_port_is_known_but_accepts_nobody_yet(make: Callable[..., Listener]) -> None:
+    listener = make()
+    await listener.reserve()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", listener.port)
+    await listener.open([])
+    _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    writer.close()
+    await listener.close()
+
+
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
 async def test_an_address_of_another_machine_is_one_sentence_with_the_setting(
     make: Callable[..., Listener], host: str

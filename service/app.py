@@ -1,0 +1,204 @@
+"""The composition root: builds every object of a process and says in which order it starts. It knows everything.
+
+    ports ▶ ops listener ▶ caches ▶ certificate ▶ webhook and extender listeners ▶ ready ▶ lease ▶ controllers
+
+The process stops in reverse, after the drain; the doors for API server and scheduler close first.
+"""
+
+import asyncio
+import socket
+import ssl
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import ProcessCollector
+
+from certs.certificates import Certificates, utc_now
+from controllers.pool.pods import Resources, slim
+from controllers.pool.pool import Caches, Clocks, Pool
+from controllers.pool.servers import RemoteServer
+from controllers.runtime import RuntimeMetrics
+from service import logs
+from service.http import Address, HttpMetrics, Listener, Name
+from service.informers import Informers
+from service.kube.client import KubeClient
+from service.kube.errors import KubeError
+from service.kube.events import EventRecorder
+from service.kube.metrics import KubeMetrics
+from service.kube.resources import NODES, PODS, REMOTE_SERVERS
+from service.lifecycle import Lifecycle, Part, nothing
+from service.loop import LoopLag
+from service.metrics import MetricSet
+from service.objects import Node, Pod
+from service.ops import ops_routes
+from service.pool_api import pool_routes
+from service.settings import Settings
+from webhook.admission.handler import MAX_BODY_BYTES, admission_routes
+from webhook.extender.handlers import Extender
+
+# Bytes. A pod of at most 1.5 MiB (etcd's bound of one object) and 5,000 node names of at most 253 characters.
+EXTENDER_BODY: Final = 3 * 1024 * 1024
+OPS_BODY: Final = 1024
+
+
+async def serve(settings: Settings) -> int:
+    """Run the server until it is told to stop; the exit code. Raises ConfigError, ListenError."""
+    process = _Process(settings)
+    client = await KubeClient.connect(settings.kube, metrics=process.kube_metrics)
+    server = _Server(process, client)
+    return await process.run(list(server.parts()), doors=server.doors)
+
+
+async def node(settings: Settings) -> int:
+    """Run a node's agent until it is told to stop; the exit code. Raises ListenError."""
+    process = _Process(settings)
+    return await process.run([Part("ports", process.reserve), *process.ops([])])
+
+
+class _Process:
+    """What every command that runs for long has: logs, metrics, a lifecycle and the ops listener."""
+
+    def __init__(self, settings: Settings) -> None:
+        logs.configure(style=settings.log.format, level=settings.log.level, expected=[KubeError])
+        http = settings.http
+        self.settings = settings
+        self.metrics = MetricSet()
+        self.metrics.collector(ProcessCollector(registry=None))
+        self.kube_metrics = KubeMetrics(self.metrics)
+        self.lifecycle = Lifecycle(self.metrics, drain_s=http.drain_s)
+        self._http_metrics = HttpMetrics(self.metrics)
+        self._listeners: list[Listener] = []
+        self._ops = self.listener(
+            Name.OPS, Address(http.ops_host, http.ops_port, "http.ops"), max_body=OPS_BODY
+        )
+
+    def listener(
+        self, name: Name, address: Address, *, max_body: int, tls: ssl.SSLContext | None = None
+    ) -> Listener:
+        """A listener that `reserve` knows."""
+        listener = Listener(
+            name, address, lifecycle=self.lifecycle, metrics=self._http_metrics, max_body=max_body, tls=tls
+        )
+        self._listeners.append(listener)
+        return listener
+
+    async def reserve(self) -> None:
+        """Take every port before anything else, so that an occupied one is known at once."""
+        for listener in self._listeners:
+            await listener.reserve()
+
+    def ops(self, routes: Sequence[web.RouteDef]) -> Iterator[Part]:
+        """The first parts: whatever goes wrong after them can be seen from outside."""
+        own = ops_routes(self.lifecycle, self.metrics.registry)
+        yield Part("ops listener", partial(self._ops.open, [*own, *routes]), self._ops.close)
+        yield self.lifecycle.task("loop lag", LoopLag(self.metrics).run, owner="process")
+
+    async def run(self, parts: Sequence[Part], *, doors: Sequence[Listener] = ()) -> int:
+        """The whole life; `doors` close after the drain, before anything behind them stops."""
+
+        async def close() -> None:
+            await asyncio.gather(*(door.close() for door in doors))
+
+        self.lifecycle.handle_signals()
+        return await self.lifecycle.run(parts, drained=close)
+
+
+class _Server:
+    """The objects of `tenure serve`: admission always, the pool where the settings name its resources."""
+
+    def __init__(self, process: _Process, client: KubeClient) -> None:
+        settings = process.settings
+        self._process = process
+        self._client = client
+        self._certificates = Certificates(
+            settings, client, metrics=process.metrics, kube_metrics=process.kube_metrics
+        )
+        process.lifecycle.condition("certificate trusted", self._certificates.unready)
+        self._webhook = process.listener(
+            Name.WEBHOOK,
+            Address(settings.http.webhook_host, settings.http.webhook_port, "http.webhook"),
+            max_body=MAX_BODY_BYTES,
+            tls=self._certificates.ssl_context,
+        )
+        tls = self._certificates.extender_context
+        self._scheduling = _Scheduling(process, client, tls) if settings.pool.enabled else None
+
+    @property
+    def doors(self) -> tuple[Listener, ...]:
+        """What API server and scheduler call."""
+        return (self._webhook, self._scheduling.door) if self._scheduling else (self._webhook,)
+
+    def parts(self) -> Iterator[Part]:
+        """In the order of the start."""
+        process, scheduling, certificates = self._process, self._scheduling, self._certificates
+        admission = admission_routes(process.settings, process.metrics)
+        yield Part("API client", nothing, self._client.close)
+        yield Part("ports", process.reserve)
+        yield from process.ops(scheduling.answers() if scheduling else [])
+        yield from scheduling.caches() if scheduling else ()
+        yield Part("certificate", certificates.start)
+        yield process.lifecycle.task("certificates", certificates.run, owner="certs")
+        yield Part("webhook listener", partial(self._webhook.open, admission), self._webhook.close)
+        yield from scheduling.work() if scheduling else ()
+
+
+class _Scheduling:
+    """The pool of remote cards: its caches, what the scheduler calls, and what only the leader does."""
+
+    def __init__(self, process: _Process, client: KubeClient, tls: ssl.SSLContext | None) -> None:
+        settings, metrics = process.settings, process.metrics
+        resources = Resources(settings.pool.resource_count_name, settings.pool.resource_memory_name)
+        self._lifecycle = process.lifecycle
+        self._informers = Informers(
+            client, settings=settings.kube, metrics=process.kube_metrics, lifecycle=process.lifecycle
+        )
+        follow = self._informers.follow
+        caches = Caches(
+            nodes=follow(NODES, Node),
+            pods=follow(PODS, Pod, project=lambda pod: slim(pod, resources)),
+            servers=follow(REMOTE_SERVERS, RemoteServer),
+        )
+        self._events = EventRecorder(
+            client, component="tenure", identity=_identity(), metrics=process.kube_metrics
+        )
+        self._pool = Pool(
+            client,
+            caches,
+            settings.pool,
+            events=self._events,
+            metrics=metrics,
+            runtime=RuntimeMetrics(metrics),
+            clocks=Clocks(wall=utc_now, monotonic=time.monotonic),
+        )
+        address = Address(settings.http.extender_host, settings.http.extender_port, "http.extender")
+        self.door = process.listener(Name.EXTENDER, address, max_body=EXTENDER_BODY, tls=tls)
+
+    def answers(self) -> list[web.RouteDef]:
+        """The JSON API."""
+        return pool_routes(self._pool.explainer, unknown=self._informers.missing)
+
+    def caches(self) -> Iterator[Part]:
+        """What must be complete before anything is decided."""
+        return self._informers.parts()
+
+    def work(self) -> Iterator[Part]:
+        """What begins when the caches are complete."""
+        pool, task = self._pool, self._lifecycle.task
+        extender = Extender(
+            lookup=pool.lookup,
+            book=pool.shared.book,
+            binder=pool.binder,
+            resources=pool.shared.resources,
+            metrics=pool.shared.metrics,
+        )
+        yield task("events", self._events.run, owner="kube")
+        yield Part("extender listener", partial(self.door.open, extender.routes()), self.door.close)
+
+
+def _identity() -> str:
+    """This replica, for lease and events: told apart from its own earlier life, as client-go does it."""
+    return f"{socket.gethostname()}_{uuid.uuid4()}"

@@ -1,0 +1,206 @@
+"""The command line. Exit codes: 0 fine, 1 findings or a fault while serving, 2 wrong use or no access."""
+
+import importlib.metadata
+import sys
+from collections.abc import Coroutine, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+import yaml
+from rich.console import Console
+
+from service import api, loop, settings, tables
+from service.asking import A, AtUrl, NoAccessError, Source, ThroughApiServer, ask
+from service.http import ListenError
+from service.kube.errors import ConfigError
+from service.settings import Settings, SettingsError
+
+WRONG_USE = 2
+FINDINGS = 1
+
+EXPECTED = (SettingsError, ConfigError, ListenError, NoAccessError)
+
+
+class LogFormat(StrEnum):
+    """How log lines look."""
+
+    JSON = "json"
+    CONSOLE = "console"
+
+
+class Output(StrEnum):
+    """How answers look."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="YAML file with settings; TENURE_SECTION__FIELD in the environment is stronger."
+    ),
+]
+Format = Annotated[
+    LogFormat | None, typer.Option(help="JSON lines, or text for people; default: the settings' log.format.")
+]
+Server = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Ops listener to ask, such as http://localhost:8080; default: the service proxy of the API server.",
+    ),
+]
+Namespace = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Namespace that Tenure runs in; default: kube.namespace.")
+]
+Shape = Annotated[Output, typer.Option("--output", "-o", help="A table for people, or the whole answer.")]
+
+app = typer.Typer(
+    name="tenure",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Tenure keeps the truth about who holds every accelerator card in a Kubernetes cluster.",
+    epilog="Exit codes: 0 fine, 1 something was found, 2 wrong use or no access.",
+)
+
+
+def _version(asked: bool) -> None:  # noqa: FBT001 - typer calls it with the flag
+    if asked:
+        typer.echo(importlib.metadata.version("tenure"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None: ...
+
+
+@app.command()
+def serve(config: Config = None, log_format: Format = None) -> int:
+    """Run the server: webhook, scheduler extender and cluster controllers.
+
+    It runs until SIGTERM, then goes on answering for the drain time (http.drain_s) and ends with exit code 0.
+    A second signal ends the drain at once.
+    """
+    from service.app import serve as run_server  # noqa: PLC0415 - a reading command need not load all of it
+
+    chosen = _settings(config, log_format=log_format)
+    return loop.run(run_server(chosen))
+
+
+@app.command()
+def node(config: Config = None, log_format: Format = None) -> int:
+    """Run the agent of one node: card scan, vGPU regions, metrics."""
+    from service.app import node as run_agent  # noqa: PLC0415 - as above
+
+    chosen = _settings(config, log_format=log_format)
+    return loop.run(run_agent(chosen))
+
+
+@app.command()
+def pool(
+    config: Config = None, server: Server = None, namespace: Namespace = None, output: Shape = Output.TABLE
+) -> int:
+    """Show every server, its cards, and who holds them.
+
+    Exit code 1 when there is no server, or a server or card that cannot be used as it should.
+    """
+    answer = _answer(
+        ask(_source(config, server=server, namespace=namespace), api.SERVERS, api.Servers),
+        "Asking for the pool",
+    )
+    _print(answer, output)
+    return FINDINGS if _has_findings(answer) else 0
+
+
+@app.command()
+def explain(
+    pod: Annotated[str, typer.Argument(metavar="NAMESPACE/POD", help="For example team-a/train-0.")],
+    config: Config = None,
+    server: Server = None,
+    namespace: Namespace = None,
+    output: Shape = Output.TABLE,
+) -> int:
+    """Say why a pod waits, or which cards it has.
+
+    Exit code 1 while it waits for cards, 2 when the server knows no such pod.
+    """
+    where, _, name = pod.partition("/")
+    if not where or not name or "/" in name:
+        raise typer.BadParameter(f"{pod!r} is not NAMESPACE/POD, such as team-a/train-0")
+    path = api.EXPLAIN.format(namespace=where, pod=name)
+    answer = _answer(
+        ask(_source(config, server=server, namespace=namespace), path, api.Explanation), f"Asking for {pod}"
+    )
+    _print(answer, output)
+    return {api.PodState.WAITING: FINDINGS, api.PodState.UNKNOWN: WRONG_USE}.get(answer.state, 0)
+
+
+def _settings(config: Path | None, *, log_format: LogFormat | None = None) -> Settings:
+    found = settings.load(config)
+    if log_format is None:
+        return found
+    return found.model_copy(update={"log": found.log.model_copy(update={"format": log_format.value})})
+
+
+def _source(config: Path | None, *, server: str | None, namespace: str | None) -> Source:
+    if server is not None:
+        return AtUrl(server)
+    kube = settings.load(config).kube
+    return ThroughApiServer(kube.model_copy(update={"namespace": namespace}) if namespace else kube)
+
+
+def _answer(asking: Coroutine[Any, Any, A], what: str) -> A:
+    with Console(stderr=True).status(what):
+        return loop.run(asking)
+
+
+def _print(answer: api.Servers | api.Explanation, output: Output) -> None:
+    match output, answer:
+        case Output.JSON, _:
+            typer.echo(msgspec.json.format(msgspec.json.encode(answer)))
+        case Output.YAML, _:
+            typer.echo(yaml.safe_dump(msgspec.to_builtins(answer), sort_keys=False), nl=False)
+        case Output.TABLE, api.Servers():
+            tables.show(tables.pool(answer))
+        case Output.TABLE, api.Explanation():
+            tables.show(tables.explanation(answer))
+
+
+def _has_findings(answer: api.Servers) -> bool:
+    return not answer.servers or any(
+        not server.ready or not server.cards or any(card.reasons or not card.offered for card in server.cards)
+        for server in answer.servers
+    )
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out one command; what is wrong with its use goes to standard error, a sentence per line."""
+    try:
+        return app(list(arguments), prog_name="tenure", standalone_mode=False) or 0
+    except EXPECTED as error:
+        return _wrong(str(error))
+    except typer.TyperException as error:
+        return _wrong(f"{error.format_message()} (see tenure --help)")
+
+
+def _wrong(text: str) -> int:
+    for line in text.splitlines():
+        typer.echo(f"tenure: {line}", err=True)
+    return WRONG_USE
+
+
+def main() -> None:
+    """Entry point of the program."""
+    sys.exit(run(sys.argv[1:]))
