@@ -1,0 +1,140 @@
+"""A reflector of ConfigMaps in one namespace, and what a test wants to know about it."""
+
+import asyncio
+import base64
+import itertools
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from service.kube.client import KubeClient
+from service.kube.metrics import KubeMetrics
+from service.kube.reflector import Reflector, Timings
+from service.kube.resources import Resource
+from service.kube.store import Change, Store
+from service.metrics import MetricSet
+from service.objects import ObjectMeta, Projection
+from service.settings import KubeSettings
+from tests.lab import Lab
+from tests.lab.api import Api, Call, client_context
+
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True)
+QUICK = Timings(first_pause=0.05, longest_pause=0.2)
+
+
+class ConfigMap(Projection, frozen=True):
+    metadata: ObjectMeta
+    data: dict[str, str] | None = None
+
+
+@dataclass
+class Reflected:
+    """What runs, what it told, and what it counted."""
+
+    client: KubeClient
+    store: Store[ConfigMap]
+    reflector: Reflector[ConfigMap]
+    task: asyncio.Task[None]
+    registry: CollectorRegistry
+    changes: list[Change[ConfigMap]] = field(default_factory=list)
+
+    def names(self) -> set[str]:
+        return {found.metadata.name for found in self.store.list()}
+
+    def counted(self, metric: str, **labels: str) -> float:
+        value = self.registry.get_sample_value(metric, {"resource": "configmaps", **labels})
+        assert value is not None, metric
+        return value
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
+        async with asyncio.timeout(seconds):
+            while not condition():
+                assert not self.task.done()
+                await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def reflecting(
+    kubeconfig: Path, namespace: str, *, timings: Timings = QUICK, page_size: int = 250, selector: str = ""
+) -> AsyncIterator[Reflected]:
+    metrics = MetricSet()
+    settings = KubeSettings(kubeconfig=kubeconfig)
+    client = await KubeClient.connect(settings, metrics=KubeMetrics(metrics))
+    store = Store[ConfigMap]()
+    reflector = Reflector(
+        client,
+        CONFIG_MAPS,
+        ConfigMap,
+        store,
+        metrics=KubeMetrics(metrics := MetricSet()),
+        namespace=namespace,
+        label_selector=selector or None,
+        timings=timings,
+        page_size=page_size,
+    )
+    changes: list[Change[ConfigMap]] = []
+    store.subscribe(changes.append)
+    task = asyncio.create_task(reflector.run())
+    try:
+        yield Reflected(client, store, reflector, task, metrics.registry, changes)
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        await client.close()
+
+
+def body(name: str, **data: str) -> dict[str, object]:
+    return {"metadata": {"name": name, "labels": {"kind": data.get("kind", "plain")}}, "data": data}
+
+
+def create_sync(lab: Lab, namespace: str, *names: str) -> None:
+    lab.api.all_ok([Call("POST", CONFIG_MAPS.path(namespace), body(name)) for name in names])
+
+
+async def create(lab: Lab, namespace: str, *names: str) -> None:
+    await asyncio.to_thread(create_sync, lab, namespace, *names)
+
+
+async def change(lab: Lab, namespace: str, name: str, **data: str) -> None:
+    call = Call("PUT", CONFIG_MAPS.path(namespace, name), body(name, **data))
+    await asyncio.to_thread(lab.api.ok, call)
+
+
+async def delete(lab: Lab, namespace: str, *names: str) -> None:
+    calls = [Call("DELETE", CONFIG_MAPS.path(namespace, name)) for name in names]
+    await asyncio.to_thread(lab.api.all_ok, calls)
+
+
+OPERATIONS = 128  # etcd's limit for one transaction.
+
+
+@contextmanager
+def stored(lab: Lab, namespace: str, count: int) -> Iterator[None]:
+    """So many ConfigMaps, put into etcd: the API server would take a minute to create 10,000."""
+    etcd = Api(
+        lab._plane.etcd_url, client_context(lab._authority.certificate, lab._authority.client("etcd-client"))
+    )
+    prefix = f"/registry/configmaps/{namespace}/n"
+    numbers = iter(range(count))
+    while some := list(itertools.islice(numbers, OPERATIONS)):
+        puts = [{"requestPut": _put(f"{prefix}{number}", namespace, f"n{number}")} for number in some]
+        etcd.ok(Call("POST", "/v3/kv/txn", {"success": puts}))
+    yield
+    span = {"key": _base64(prefix.encode()), "range_end": _base64(f"{prefix}~".encode())}
+    etcd.ok(Call("POST", "/v3/kv/deleterange", span))
+
+
+def _put(key: str, namespace: str, name: str) -> dict[str, str]:
+    meta = {"name": name, "namespace": namespace, "uid": str(uuid.uuid4())}
+    value = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"filler": "x" * 1000}}
+    return {"key": _base64(key.encode()), "value": _base64(msgspec.json.encode(value))}
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
