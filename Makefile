@@ -18,8 +18,8 @@ help: ## List what there is to make
 run: lab packages ## Start a real cluster on this machine with Tenure in it, and show it
 	@$(PYTHON_ENV) -m tests.lab.demo
 
-stop: venv ## Stop what `make run` started
-	@$(PYTHON_ENV) -m tests.lab down
+stop: ## Stop what `make run` started
+	@test ! -x $(PYTHON_ENV) || $(PYTHON_ENV) -m tests.lab down
 
 test: lab packages ## Run all tests, on a real cluster where it matters; ARGS="-k name" goes to pytest
 	@$(PYTHON_ENV) -m pytest $(ARGS)
@@ -56,7 +56,6 @@ lock: venv ## Pin anew what pyproject.toml and requirements-*.in ask for; UPGRAD
 proto: venv ## Generate the messages of kubelet's plugin sockets from controllers/regions/wire/*.proto
 	cd controllers/regions/wire && $(CURDIR)/$(PYTHON_ENV) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. *.proto
 
-clean: ## Stop the lab and remove all that was installed or built in this folder
-	@test ! -x $(PYTHON_ENV) || $(PYTHON_ENV) -m tests.lab down
+clean: stop ## Stop the lab and remove all that was installed or built in this folder
 	rm -rf .venv .lab build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

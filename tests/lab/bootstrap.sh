@@ -13,7 +13,7 @@ readonly NODE_PACKAGES=(
 )
 
 say() { printf '%s\n' "$*"; }
-fail() { printf "%s\n" "$*" >&2; exit 1; }
+fail() { say "$*" >&2; exit 1; }
 
 # --- Debian packages -------------------------------------------------------------------------------------------------
 
@@ -82,12 +82,13 @@ ensure_venv_module() {
     fail "$python has no ensurepip, so no environment can be made: install its venv package."
 }
 
-# made_from PYTHON: a digest of all that decides what is in .venv. Its own folder is one, because its scripts name it;
-# of pyproject.toml only what describes the package, not the settings of the linters.
-made_from() {
+# home_of PYTHON: what an environment cannot survive a change of: its Python, and its folder, which its scripts name.
+home_of() { printf '%s in %s\n' "$("$1" --version)" "$PWD"; }
+
+# contents: a digest of what is installed into .venv. Of pyproject.toml only what describes the package counts, not the
+# settings of the linters.
+contents() {
   {
-    pwd
-    "$1" --version
     awk '/^\[/ { package = /^\[(build-system|project|tool\.setuptools)/ } package' pyproject.toml
     cat "$LOCK" "${BASH_SOURCE[0]}"
   } | sha256sum
@@ -117,20 +118,23 @@ pip_install() {
 make_venv() {
   mkdir -p .lab
   exec 9>.lab/venv.lock
-  flock 9
+  flock --nonblock 9 || { say "Waiting for another installation into .venv."; flock 9; }
   local python
   python=$(find_python)
-  [ -x .venv/bin/python ] && [ "$(cat $STAMP 2>/dev/null)" = "$(made_from "$python")" ] && return
+  [ -x .venv/bin/python ] && [ "$(cat $STAMP 2>/dev/null)" = "$(home_of "$python"; contents)" ] && return
   ensure_venv_module "$python"
   local total
   total=$(grep -c '^[A-Za-z].*==' "$LOCK")
   say "Installing the Python environment .venv: up to $total packages from $LOCK, for Tenure, its tests and its linters."
   SECONDS=0
-  "$python" -m venv .venv
+  if [ ! -x .venv/bin/python ] || [ "$(head -n 1 $STAMP 2>/dev/null)" != "$(home_of "$python")" ]; then
+    "$python" -m venv --clear .venv
+  fi
+  home_of "$python" >$STAMP # Interrupted from here on, the next call installs the rest.
   pip_install 1 --require-hashes -r <(sed -n '/^setuptools==/,/# via/p' "$LOCK")
   pip_install "$total" --require-hashes -r "$LOCK"
   pip_install 1 --no-deps --editable .
-  made_from "$python" >"$STAMP"
+  contents >>$STAMP
   say "The Python environment is ready (${SECONDS} s)."
 }
 
