@@ -94,15 +94,26 @@ contents() {
   } | sha256sum
 }
 
-# show_pip TOTAL: turns pip's report into one counted line per package, and keeps what is out of the ordinary.
+# show_pip TOTAL: turns pip's report into one counted line per package, keeps what is out of the ordinary, and is never
+# silent for long.
 show_pip() {
   local total=$1 count=0 line name
-  while IFS= read -r line; do
-    case $line in
-      Collecting*) name=${line#Collecting }; count=$((count + 1)); say "  $count of $total: ${name%% *} (${SECONDS} s)" ;;
-      Building* | Installing*) say "  ${line%%:*} (${SECONDS} s)" ;;
-      ERROR* | WARNING*) say "$line" ;;
-    esac
+  while true; do
+    if IFS= read -r -t 20 line; then
+      case $line in
+        Collecting*)
+          name=${line#Collecting }
+          count=$((count + 1))
+          say "  $count of $total: ${name%% *} (${SECONDS} s)"
+          ;;
+        Building* | Installing*) say "  ${line%%:*} (${SECONDS} s)" ;;
+        ERROR* | WARNING*) say "$line" ;;
+      esac
+    elif [ $? -gt 128 ]; then # read's time was over, the input is not.
+      say "  still at it (${SECONDS} s)"
+    else
+      return 0
+    fi
   done
 }
 
