@@ -58,14 +58,14 @@ class Webhook:
         self.context = ssl.create_default_context(cadata=ca_pem.decode())
 
     def cost(self) -> Cost:
-        with urllib.request.urlopen(f"https://{HOST}:{self.port}/cost", context=self.context) as answer:  # noqa: S310 - loopback
+        with urllib.request.urlopen(f"https://{HOST}:{self.port}/cost", context=self.context) as answer:
             used = json.load(answer)
         return Cost(used["cpu_s"], used["resident_mib"], len(self.log.read_text().splitlines()))
 
     def metric(self, name: str, **labels: str) -> float:
         query = json.dumps([name, labels])
         url = f"https://{HOST}:{self.port}/metric"
-        request = urllib.request.Request(url, query.encode(), method="POST")  # noqa: S310 - loopback
+        request = urllib.request.Request(url, query.encode(), method="POST")
         with urllib.request.urlopen(request, context=self.context) as answer:  # noqa: S310 - loopback
             value: float = json.load(answer)
         return value
@@ -132,7 +132,8 @@ class _Program:
     async def run(self) -> int:
         routes = [web.get("/cost", self._cost), web.post("/metric", self._metric)]
         await self._listener.open([*admission_routes(Settings(), self._metrics), *routes])
-        print(self._listener.port, flush=True)
+        sys.stdout.write(f"{self._listener.port}\n")
+        sys.stdout.flush()
         self._lifecycle.handle_signals()
         return await self._lifecycle.run([], drained=self._listener.close)
 
