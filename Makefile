@@ -2,6 +2,7 @@
 # C compiler: they install the rest first. tests/lab/bootstrap.sh and tests/lab/build/ are where that is done.
 
 PYTHON_ENV := .venv/bin/python
+CHECKS := "ruff check ." "ruff format --check ." mypy lint-imports "deptry ."
 SETUP := tests/lab/bootstrap.sh
 # The lock is for every supported Python, and names no machine and no address: only versions and hashes.
 COMPILE = .lab/uv/bin/python -m uv pip compile --universal --python-version 3.11 --generate-hashes \
@@ -24,12 +25,9 @@ stop: ## Stop what `make run` started
 test: lab packages ## Run all tests, on a real cluster where it matters; ARGS="-k name" goes to pytest
 	@$(PYTHON_ENV) -m pytest $(ARGS)
 
-lint: venv ## Check style, types, layers and dependencies
-	$(PYTHON_ENV) -m ruff check .
-	$(PYTHON_ENV) -m ruff format --check .
-	$(PYTHON_ENV) -m mypy
-	.venv/bin/lint-imports
-	$(PYTHON_ENV) -m deptry .
+lint: venv ## Check style, types, layers and dependencies; every check runs, also after one that fails
+	@failed=; for check in $(CHECKS); do echo "$$check"; .venv/bin/$$check || failed="$$failed, $$check"; done; \
+		test -z "$$failed" || { echo "lint failed: $${failed#, }" >&2; exit 1; }
 
 bench: lab packages ## Measure: one JSON line per figure, kept in .lab/bench.jsonl; ONLY=name measures one
 	@$(PYTHON_ENV) -m tests.bench $(if $(ONLY),--only '$(ONLY)')
