@@ -1,5 +1,6 @@
 """How the control plane's programs are started: their flags, and why each one is set."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +9,9 @@ from typing import Any
 import yaml
 
 from tests.lab.credentials import Authority, Pair, kubeconfig
-from tests.lab.layout import Layout, Settings
+from tests.lab.layout import REPOSITORY, Layout, Settings
 from tests.lab.process import Health, Program
+from tests.lab.simulated import SIMULATOR, SIMULATOR_USER
 
 LOOPBACK = "127.0.0.1"
 SERVICE_RANGE = "10.96.0.0/16"
@@ -168,6 +170,16 @@ class ControlPlane:
             role=SCHEDULER,
             health=Health(port=port, path="/healthz"),
         )
+
+    def simulator(self, port: int) -> Program:
+        """The process that imitates the kubelets of simulated nodes."""
+        pair = self.authority.client(SIMULATOR_USER, groups=["system:masters"])
+        argv = [sys.executable, "-m", "tests.lab.simulator", f"--port={port}", f"--server={self.server}"]
+        argv += [f"--authority={self.authority.certificate}"]
+        argv += [f"--certificate={pair.certificate}", f"--key={pair.key}"]
+        env = environment(self.layout) | {"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"}
+        health = Health(port=port, path="/healthz", tls=False)
+        return Program(name=SIMULATOR, argv=argv, env=env, health=health)
 
     def write_kubeconfig(self, user: str, *, groups: Sequence[str] = ()) -> Path:
         """A kubeconfig file with a certificate for this user and these groups."""

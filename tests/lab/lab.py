@@ -5,7 +5,7 @@ import shutil
 import ssl
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -35,6 +35,7 @@ from tests.lab.node import NAME as NODE_NAME
 from tests.lab.node import PORTS as NODE_PORTS
 from tests.lab.ports import free_ports
 from tests.lab.process import Processes
+from tests.lab.simulated import NODES, SELECTED_NODES, SIMULATOR, SimulatedNode, is_schedulable
 
 _ADMIN = "admin"
 _ADMIN_GROUPS = ("system:masters",)
@@ -43,6 +44,7 @@ _SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
 _SERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 _COMMAND_SECONDS = 60.0
 _POLL_SECONDS = 0.05
+_SIMULATED_NODES_SECONDS = 120.0  # A thousand take about 20 s here.
 
 
 class Lab:
@@ -234,6 +236,24 @@ class Lab:
         (port,) = free_ports(1)
         self.components.run(self._plane.scheduler(name, port=port, config=parsed, user=user))
 
+    def simulate_nodes(self, nodes: Iterable[SimulatedNode]) -> None:
+        """Add simulated nodes and return when the scheduler may use them. Pods bound to them "run" at once."""
+        made = list(nodes)
+        self._ensure_simulator()
+        with self._progress(f"{len(made)} simulated nodes"):
+            self.api.all_ok(Call("POST", NODES, node.manifest()) for node in made)
+            names = {node.name for node in made}
+
+            def are_schedulable(found: Any) -> bool:
+                usable = {node["metadata"]["name"] for node in found["items"] if is_schedulable(node)}
+                return names <= usable
+
+            self.wait_for(SELECTED_NODES, accept=are_schedulable, seconds=_SIMULATED_NODES_SECONDS)
+
+    def remove_nodes(self, names: Iterable[str]) -> None:
+        """Delete simulated nodes; their pods are deleted by the cluster's own garbage collection."""
+        self.api.all_ok(Call("DELETE", f"{NODES}/{name}") for name in names)
+
     # Inside
 
     @property
@@ -276,6 +296,14 @@ class Lab:
     def _admin_context(self) -> ssl.SSLContext:
         pair = self._authority.client(_ADMIN, groups=_ADMIN_GROUPS)
         return client_context(self._authority.certificate, pair)
+
+    def _ensure_simulator(self) -> None:
+        state = self.components.states().get(SIMULATOR)
+        if state is None:
+            (port,) = free_ports(1)
+            self.components.run(self._plane.simulator(port))
+        elif state == "dead":
+            raise LabError(f"the simulator ended by itself; see {self.log(SIMULATOR)}")
 
     def _claim(self, settings: Settings) -> None:
         """Take the folder for this run; whoever comes second is told."""
