@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from service.kube.events import EventRecorder
-
 from controllers.pool.bind import Binder
 from controllers.pool.book import Book
 from controllers.pool.collect import PoolCollector
@@ -28,8 +26,9 @@ from controllers.pool.servers import RemoteServer, is_server
 from controllers.pool.settle import CARD_INDEX, Settler, registered_ids
 from controllers.pool.shared import Shared
 from controllers.pool.writer import ServerWriter
-from controllers.runtime import Controller, RuntimeMetrics
+from controllers.runtime import Controller, Outcome, RuntimeMetrics
 from service.kube.client import KubeClient
+from service.kube.events import EventRecorder
 from service.kube.queue import WorkQueue
 from service.kube.store import Change, Store
 from service.metrics import MetricSet
@@ -92,7 +91,7 @@ class Pool:
         self._to_serve = WorkQueue(clock=monotonic)
         self._settling = Controller(
             "pool settle",
-            self._settler.reconcile,
+            self.settle,
             queue=self._to_settle,
             workers=_SETTLE_WORKERS,
             deadline=_SETTLE_DEADLINE_S,
@@ -100,7 +99,7 @@ class Pool:
         )
         self._serving = Controller(
             "pool serve",
-            self._promiser.round,
+            self.serve,
             queue=self._to_serve,
             deadline=_ROUND_DEADLINE_S,
             metrics=runtime,
@@ -111,6 +110,14 @@ class Pool:
     def controllers(self) -> tuple[tuple[str, Callable[[], Awaitable[None]]], ...]:
         """What the leader runs, by name. Start it only when all three stores are synced."""
         return (("pool settle", self._settling.run), ("pool serve", self._serving.run))
+
+    async def settle(self, server: str) -> Outcome:
+        """Bring one server's object up to date."""
+        return await self._settler.reconcile(server)
+
+    async def serve(self, _key: str = _QUEUE) -> Outcome:
+        """One round over the queue."""
+        return await self._promiser.round()
 
     def explainer(self) -> Explainer:
         """Answers for the JSON API, the commands and the page."""

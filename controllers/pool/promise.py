@@ -59,7 +59,7 @@ class Promiser:
         """Pods that the scheduler was told about since they have their promise: let in, or woken."""
         self.kept_free: dict[str, str] = {}
 
-    async def round(self, _key: str = "") -> Outcome:
+    async def round(self) -> Outcome:
         """Promise what is free to those who are first, and let in whoever has a promise."""
         plan = self.plan()
         self.kept_free = dict(plan.kept_free)
