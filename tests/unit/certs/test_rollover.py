@@ -190,7 +190,7 @@ class TestALeaf:
         assert rollover.leaf_due(leaf, ca.certificate, NOW - DAY) == "valid in 1 d"
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(st.lists(st.floats(0.01, 0.2), min_size=20, max_size=60))
 def test_whoever_looks_whenever_every_leaf_is_trusted_through_all_rollovers(steps: list[float]) -> None:
     """Looks at intervals of 1 % to 20 % of a CA's life; a replica keeps its leaf for as long as it holds."""
