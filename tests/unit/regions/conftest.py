@@ -1,5 +1,6 @@
 """Real files, processes and mounts on this machine; what needs root says so where there is none."""
 
+import asyncio
 import os
 import subprocess
 import time
@@ -7,11 +8,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from controllers.regions.ground import Ground
 from controllers.regions.layout import Kind
 from controllers.regions.names import ContainerId, Owner
 from tests.native.worker import Worker, build
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The product's loop: the CSI sockets must get along with it."""
+    return {"uvloop": uvloop.new_event_loop}
+
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 UID = "0a1b2c3d-0000-4000-8000-000000000001"

@@ -31,6 +31,11 @@ def fill(binary: Path, folder: Path) -> None:
         assert process("own 0") == "ok"
 
 
+def flood(leaf: Path) -> None:
+    for number in range(100):
+        (leaf / str(number)).touch()
+
+
 def test_a_region_folder_is_open_to_every_user_and_bounded(folder: Path) -> None:
     for kind in Kind:
         leaf = folder / kind
@@ -40,7 +45,7 @@ def test_a_region_folder_is_open_to_every_user_and_bounded(folder: Path) -> None
         with pytest.raises(OSError, match="No space left"):
             (leaf / "big").write_bytes(bytes(2 * 1024 * 1024))
         with pytest.raises(OSError, match="No space left"):
-            [(leaf / str(number)).touch() for number in range(100)]
+            flood(leaf)
     assert folder.stat().st_mode & 0o7777 == 0o1755
     assert (folder.parent).stat().st_mode & 0o022 == 0
 

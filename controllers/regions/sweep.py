@@ -1,0 +1,142 @@
+"""One look at the regions of all containers: what is stale is pruned, what is dead is removed, the rest is reported.
+
+Runs in the agent's input/output thread, one container at a time, so that a call of kubelet never waits for a whole
+sweep.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from controllers.regions import locks, safefs, vmem
+from controllers.regions.fresh import Outcome
+from controllers.regions.ground import Ground
+from controllers.regions.layout import Kind, NoDataError, Record
+from controllers.regions.names import ContainerId, Owner
+from controllers.regions.processes import LivePids
+from controllers.regions.safefs import Reason, RefusedError
+from controllers.regions.view import Mapped, View, corrupt, total, view
+from controllers.regions.vmem import Ledger
+from controllers.regions.volumes import Volumes
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What holds for a whole sweep: who lives, what they map, which volumes show."""
+
+    containers: tuple[ContainerId, ...]
+    inhabitants: Mapping[ContainerId, tuple[int, ...]]
+    mapped: Mapped
+    published: Mapping[ContainerId, Owner]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One container after a sweep."""
+
+    owner: Owner
+    view: View
+    pids: tuple[int, ...] = ()
+    """Its processes as the host numbers them; empty: dead."""
+    published: bool = False
+    unused: bool = False
+    """No process, no volume, and kubelet has no folder of the pod."""
+    pruned: int = 0
+    removed: tuple[Kind, ...] = ()
+    refusals: tuple[Reason, ...] = ()
+    lost_tries: int = 0
+
+    @property
+    def charged(self) -> int | None:
+        """Bytes of all true records; None without a readable ledger."""
+        return total(self._records()) if isinstance(self.view.ledger, Ledger) else None
+
+    @property
+    def records(self) -> int:
+        """How many records the ledger has."""
+        return len(self._records())
+
+    @property
+    def corrupt(self) -> frozenset[tuple[ContainerId, Record]]:
+        """Records with an impossible amount."""
+        return frozenset((self.owner.id, record) for record in corrupt(self._records()))
+
+    def _records(self) -> list[Record]:
+        ledger = self.view.ledger
+        if not isinstance(ledger, Ledger):
+            return []
+        return [record for records in ledger.devices.values() for record in records]
+
+
+class Sweeper:
+    """Looks, prunes, removes. `kubelet` is kubelet's root folder."""
+
+    def __init__(self, ground: Ground, volumes: Volumes, kubelet: Path) -> None:
+        self.ground = ground
+        self._volumes = volumes
+        self._kubelet = kubelet
+
+    def survey(self) -> Survey:
+        """Who is there. One pass over the mount namespaces of the node."""
+        containers = tuple(self.ground.containers())
+        inhabitants = self.ground.inhabitants(containers)
+        published = {volume.owner.id: volume.owner for volume in self._volumes.published()}
+        return Survey(containers, inhabitants, Mapped(inhabitants), published)
+
+    def look(self, container: ContainerId, survey: Survey) -> Finding:
+        """Clean and prune one container, and say what is there then."""
+        pids = survey.inhabitants.get(container, ())
+        published = container in survey.published
+        finding = Finding(
+            survey.published.get(container, Owner(container)),
+            View(),
+            pids=pids,
+            published=published,
+            unused=not pids and not published and not (self._kubelet / "pods" / container.uid).exists(),
+        )
+        return self._pruned(finding, survey) if pids else self._cleaned(finding, survey)
+
+    def _cleaned(self, finding: Finding, survey: Survey) -> Finding:
+        outcomes = self.ground.clean(finding.owner.id)
+        return replace(
+            finding,
+            view=view(self.ground, finding.owner.id, survey.mapped),
+            removed=tuple(kind for kind, outcome in outcomes.items() if outcome is Outcome.REMOVED),
+            refusals=tuple(o.reason for o in outcomes.values() if isinstance(o, RefusedError)),
+        )
+
+    def _pruned(self, finding: Finding, survey: Survey) -> Finding:
+        seen = view(self.ground, finding.owner.id, survey.mapped)
+        finding = replace(finding, view=seen, refusals=_refusals(seen), lost_tries=_lost_tries(seen))
+        if not seen.suspects:
+            return finding
+        try:
+            pruned = self._prune(finding.owner.id, seen)
+        except (FileNotFoundError, NoDataError):
+            return finding
+        except RefusedError as refusal:
+            return replace(finding, refusals=(*finding.refusals, refusal.reason))
+        except locks.BusyError:
+            return replace(finding, refusals=(*finding.refusals, Reason.LOCKED))
+        return replace(finding, pruned=pruned, view=view(self.ground, finding.owner.id, survey.mapped))
+
+    def _prune(self, container: ContainerId, seen: View) -> int:
+        with (
+            self.ground.leaf(container, Kind.VMEM) as leaf,
+            leaf.regular(Kind.VMEM.file_name, size=Kind.VMEM.file_size, write=True) as fd,
+        ):
+            if safefs.file_id(fd) != seen.ledger_file:
+                raise RefusedError(Reason.SWAPPED, "the ledger is another file now")
+            live = LivePids(safefs.file_id(fd), uid=container.uid)
+            return sum(vmem.prune(fd, device, live=live) for device in seen.suspects)
+
+
+def _refusals(seen: View) -> tuple[Reason, ...]:
+    words = (
+        region.word for region in (seen.ledger, seen.budget) if region is not None and hasattr(region, "word")
+    )
+    return tuple(Reason(word) for word in words if word in set(Reason))
+
+
+def _lost_tries(seen: View) -> int:
+    return seen.ledger.lost_tries if isinstance(seen.ledger, Ledger) else 0
