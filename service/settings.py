@@ -187,8 +187,17 @@ class LeaseSettings(Section):
 
     name: str = "tenure"
     duration_s: PositiveSeconds = 15.0
+    """The others wait this long for a leader that fell silent."""
     renew_s: PositiveSeconds = 10.0
+    """A leader that could not renew for so long ceases to lead."""
     retry_s: PositiveSeconds = 2.0
+    """Between two tries."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "LeaseSettings":
+        if not self.retry_s < self.renew_s < self.duration_s:
+            raise ValueError("set retry_s below renew_s, and renew_s below duration_s")
+        return self
 
 
 # Seconds. Shorter, and a certificate could end while the next one waits to be trusted everywhere (10 s each).
