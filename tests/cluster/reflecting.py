@@ -20,6 +20,7 @@ from service.kube.store import Change, Store
 from service.metrics import MetricSet
 from service.objects import ObjectMeta, Projection
 from service.settings import KubeSettings
+from tests.cluster.waiting import until
 from tests.lab import Lab
 from tests.lab.api import Api, Call, client_context
 
@@ -51,11 +52,10 @@ class Reflected:
         assert value is not None, metric
         return value
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
-        async with asyncio.timeout(seconds):
-            while not condition():
-                assert not self.task.done()
-                await asyncio.sleep(0.02)
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for `condition`, or for the reflector's end, which must not come."""
+        await until(lambda: condition() or self.task.done(), 60.0)
+        assert not self.task.done()
 
 
 @asynccontextmanager
