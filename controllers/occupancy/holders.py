@@ -88,13 +88,18 @@ def judge(cards: Iterable[Card], findings: Findings, scene: Scene) -> tuple[Verd
     for sighting in findings.sightings:
         by_card[sighting.card].append(sighting)
     pids = {card: {sighting.pid for sighting in seen} for card, seen in by_card.items()}
-    gaps = [gap for gap in findings.gaps if not _explained(gap, pids)]
+    gaps = [gap for gap in findings.gaps if not _explained(gap, pids, scene)]
     return tuple(_verdict(card, by_card.get(card.id, ()), gaps, scene) for card in cards)
 
 
-def _explained(gap: Gap, pids: Mapping[str, set[int]]) -> bool:
-    """The process that a source could not place was seen by another on one of the cards in question."""
-    return gap.pid is not None and any(gap.pid in seen for card, seen in pids.items() if gap.covers(card))
+def _explained(gap: Gap, pids: Mapping[str, set[int]], scene: Scene) -> bool:
+    """The process that a source could not place does not count, or another source placed it on one of the cards."""
+    if gap.pid is None:
+        return False
+    process = scene.processes.get(gap.pid)
+    if isinstance(process, Process) and scene.kin.kind(process) in {Kind.MONITOR, Kind.LUPINE_SERVER}:
+        return True
+    return any(gap.pid in seen for card, seen in pids.items() if gap.covers(card))
 
 
 def _verdict(card: Card, sightings: Iterable[Sighting], gaps: Iterable[Gap], scene: Scene) -> Verdict:

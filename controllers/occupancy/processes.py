@@ -35,6 +35,11 @@ class Stat:
     kernel_thread: bool
 
     @property
+    def is_dead(self) -> bool:
+        """It ended and waits for its parent to notice: nothing is open any more."""
+        return self.state in {"Z", "X"} and self.threads <= 1
+
+    @property
     def leader_is_dead(self) -> bool:
         """A zombie main thread shows no open files although its other threads may hold some."""
         return self.state == "Z" and self.threads > 1

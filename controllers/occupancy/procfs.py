@@ -121,6 +121,8 @@ def describe_visitor(proc: Path) -> Callable[[int], Described]:
         before = stat(proc, pid)
         if before is None:
             return Missing.GONE if not os.path.lexists(f"{proc}/{pid}") else Missing.UNREADABLE
+        if before.is_dead:
+            return Missing.GONE
         cgroup = read_text(f"{proc}/{pid}/cgroup")
         executable = _executable(proc, pid)
         owner = look.owner(os.fsencode(f"{proc}/{pid}/exe")) if executable else None

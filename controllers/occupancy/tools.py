@@ -45,20 +45,24 @@ class Tools:
 
     async def run(self, name: str, *arguments: str) -> Answer:
         """Run a command of a vendor. Raises ToolError: not there, not root's, too slow, or too loud."""
-        return await self.run_file(self.find(name), *arguments, name=name)
+        return await self.run_one((name,), *arguments)
 
-    def find(self, name: str) -> Path:
-        """The first file of that name that only root can change. Raises ToolError."""
-        for folder in self._folders:
-            path = folder / name
+    async def run_one(self, names: Sequence[str], *arguments: str) -> Answer:
+        """Run the first of several commands that is installed: vendors rename theirs. Raises ToolError."""
+        path = await asyncio.to_thread(self._find, names)
+        return await self.run_file(path, *arguments, name=path.name)
+
+    def _find(self, names: Sequence[str]) -> Path:
+        """The first file of such a name; it is run only when nobody but root can change it."""
+        for path in (folder / name for name in names for folder in self._folders):
             with contextlib.suppress(OSError):
                 found = path.stat()
                 if not stat.S_ISREG(found.st_mode) or not os.access(path, os.X_OK):
                     continue
                 if found.st_uid != 0 or found.st_mode & _OTHERS_MAY_WRITE:
-                    raise ToolError(Why.DENIED, f"{name}: not run, since others than root may change it")
+                    raise ToolError(Why.DENIED, f"{path.name}: not run, since others than root may change it")
                 return path
-        raise ToolError(Why.ABSENT, f"{name} is not installed")
+        raise ToolError(Why.ABSENT, f"{names[0]} is not installed")
 
     async def run_file(self, path: Path, *arguments: str, name: str) -> Answer:
         """Run one file; `name` stands for it in messages. Raises ToolError."""
@@ -83,14 +87,12 @@ class Tools:
     async def _answer(self, process: asyncio.subprocess.Process, name: str) -> Answer:
         try:
             async with asyncio.timeout(self._deadline_s):
-                data = await _read(process)
+                data = await _read(process, name)
                 code = await process.wait()
         except TimeoutError:
             raise ToolError(Why.SLOW, f"{name} did not answer within {self._deadline_s:g} s") from None
         finally:
             await self._end(process, name)
-        if len(data) > OUTPUT_LIMIT:
-            raise ToolError(Why.GARBLED, f"{name} printed more than {OUTPUT_LIMIT} bytes")
         return Answer(code, data)
 
     async def _end(self, process: asyncio.subprocess.Process, name: str) -> None:
@@ -104,13 +106,11 @@ class Tools:
             self._hanging[name] = process
 
 
-async def _read(process: asyncio.subprocess.Process) -> bytes:
-    """Up to one byte more than the limit."""
-    stream = process.stdout
-    chunks = bytearray()
-    while stream is not None and len(chunks) <= OUTPUT_LIMIT:
-        chunk = await stream.read(65_536)
-        if not chunk:
-            break
-        chunks += chunk
-    return bytes(chunks)
+async def _read(process: asyncio.subprocess.Process, name: str) -> bytes:
+    """All of it. Raises ToolError beyond the limit."""
+    printed = bytearray()
+    while process.stdout is not None and (chunk := await process.stdout.read(65_536)):
+        printed += chunk
+        if len(printed) > OUTPUT_LIMIT:
+            raise ToolError(Why.GARBLED, f"{name} printed more than {OUTPUT_LIMIT} bytes")
+    return bytes(printed)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from controllers.occupancy.cards import Card, pci_address
+from controllers.occupancy.cards import Card, DeviceNumber, pci_address
 from controllers.occupancy.evidence import Findings, Gap, Why
 from controllers.occupancy.procfs import read_text
 from controllers.occupancy.sources.host import Host, names, number_of
@@ -25,6 +25,7 @@ class _Inventory:
     cards: tuple[Card, ...]
     findings: Findings
     groups: dict[int, frozenset[str]]
+    group_nodes: dict[int, DeviceNumber]
 
 
 class RebellionsSource:
@@ -45,16 +46,15 @@ class RebellionsSource:
     async def look(self) -> Look:
         """Cards and what sysfs and rbln-stat say. Raises TimeoutError when sysfs does not answer."""
         seen = await self._walker.call(self._inventory, deadline_s=self._deadline_s)
+        cards = seen.cards
         try:
             document = await self._ask()
         except ToolError as error:
-            findings = gap_of(error, rebellions.TOOL, optional=self._optional) if seen.cards else Findings()
-            return Look(
-                seen.cards, Findings.joined((seen.findings, findings)), self._shared(seen, seen.cards)
-            )
-        cards = _completed(seen.cards, document.devices)
-        findings = Findings.joined((seen.findings, rebellions.read_contexts(document, cards)))
-        return Look(cards, findings, self._shared(seen, cards))
+            told = gap_of(error, rebellions.TOOL, optional=self._optional) if cards else Findings()
+        else:
+            cards = _completed(cards, document.devices)
+            told = rebellions.read_contexts(document, cards)
+        return Look(cards, Findings.joined((seen.findings, told)), _shared(seen, cards))
 
     def _inventory(self) -> _Inventory:
         root = self._host.sys / "class/rebellions"
@@ -68,37 +68,35 @@ class RebellionsSource:
                 findings.append(_contexts(root / name / rebellions.CTX_INFO, cards[-1]))
         texts = (read_text(root / place) for place in ("rsd/rsd_group", "rsd_group"))
         groups = rebellions.read_groups(next((text for text in texts if text), ""))
-        return _Inventory(tuple(cards), Findings.joined(findings), groups)
+        return _Inventory(tuple(cards), Findings.joined(findings), groups, self._group_nodes())
+
+    def _group_nodes(self) -> dict[int, DeviceNumber]:
+        dev = self._host.dev
+        found = ((match, number_of(dev / name)) for name in names(dev) if (match := _GROUP.match(name)))
+        return {int(match[1]): number for match, number in found if number}
 
     async def _ask(self) -> rebellions.Document:
-        """The first of the two commands that is there. Raises ToolError."""
-        command = next((name for name in _COMMANDS if self._is_there(name)), _COMMANDS[0])
-        answer = await self._tools.run(command, "--json")
+        """What either of the two commands prints. Raises ToolError."""
+        answer = await self._tools.run_one(_COMMANDS, "--json")
         if answer.code:
-            raise ToolError(Why.FAILED, f"{command} failed ({answer.code})")
+            raise ToolError(Why.FAILED, f"{rebellions.TOOL} failed ({answer.code})")
         document = rebellions.read_document(answer.data)
         if document is None:
-            raise ToolError(Why.GARBLED, f"{command} printed no JSON document")
+            raise ToolError(Why.GARBLED, f"{rebellions.TOOL} printed no JSON document")
         return document
 
-    def _is_there(self, command: str) -> bool:
-        try:
-            self._tools.find(command)
-        except ToolError as error:
-            return error.why is not Why.ABSENT
-        return True
 
-    def _shared(self, seen: _Inventory, cards: Iterable[Card]) -> tuple[SharedNode, ...]:
-        """Group nodes. A group whose members are not known stands for every card."""
-        ids = {card.kernel_name: card.id for card in cards}
-        shared = []
-        for name in names(self._host.dev):
-            group = _GROUP.match(name)
-            number = number_of(self._host.dev / name) if group else None
-            if group and number:
-                members = seen.groups.get(int(group[1]), frozenset(ids))
-                shared.append(SharedNode(number, name, frozenset(ids[m] for m in members if m in ids)))
-        return tuple(shared)
+def _shared(seen: _Inventory, cards: Iterable[Card]) -> tuple[SharedNode, ...]:
+    """Group nodes. A group whose members are not known stands for every card."""
+    ids = {card.kernel_name: card.id for card in cards}
+    return tuple(
+        SharedNode(
+            number,
+            f"rsd{group}",
+            frozenset(ids[name] for name in seen.groups.get(group, frozenset(ids)) if name in ids),
+        )
+        for group, number in seen.group_nodes.items()
+    )
 
 
 def _bdf(device: Path) -> str:

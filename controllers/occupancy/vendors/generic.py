@@ -35,6 +35,29 @@ class Node:
     driver: str = ""
 
 
+def _entry(vendor: str, nodes: str, *drivers: str) -> CardClass:
+    return CardClass(vendor, re.compile(nodes), frozenset(drivers))
+
+
+# Device nodes that a process opens to compute; management nodes (card0, accel_controlD0, davinci_manager, ...) do not
+# match. Sources: Linux, Documentation/accel and Documentation/gpu, and the vendors' driver documents.
+BUILT_IN = (
+    _entry("amd", r"dri/renderD\d+", "amdgpu"),
+    _entry("intel", r"dri/renderD\d+", "i915", "xe"),
+    _entry("gaudi", r"accel/accel\d+|hl\d+", "habanalabs"),
+    _entry("intel-npu", r"accel/accel\d+", "intel_vpu"),
+    _entry("amd-npu", r"accel/accel\d+", "amdxdna"),
+    _entry("qualcomm", r"accel/accel\d+", "qaic"),
+    _entry("ascend", r"davinci\d+"),
+    _entry("tenstorrent", r"tenstorrent/\d+"),
+    _entry("neuron", r"neuron\d+"),
+    _entry("cambricon", r"cambricon_dev\d+"),
+    _entry("hailo", r"hailo\d+"),
+    _entry("deepx", r"dxrt\d+"),
+    _entry("mobilint", r"aries\d+"),
+)
+
+
 def cards(nodes: Iterable[Node], classes: Iterable[CardClass]) -> tuple[Card, ...]:
     """The cards behind `nodes`. Nodes of one PCI device are one card; without one, the node's name has to do."""
     table = tuple(classes)

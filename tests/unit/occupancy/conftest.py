@@ -1,0 +1,20 @@
+"""Fixtures of the scans on this machine."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.occupancy.ground import Ground, Programs
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path / "host")
+
+
+@pytest.fixture
+def programs() -> Iterator[Programs]:
+    started = Programs()
+    yield started
+    started.close()

@@ -1,0 +1,124 @@
+"""A host for scans: device nodes and sysfs of the test's own, tools that are scripts, processes that are real."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from controllers.occupancy.cards import DeviceNumber
+from controllers.occupancy.sources.host import Host
+from controllers.occupancy.vendors.generic import CardClass
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+REPOSITORY = Path(__file__).parents[3]
+# /dev/full, /dev/zero: character devices that every machine has and no program keeps open for long.
+FULL = DeviceNumber(1, 7)
+ZERO = DeviceNumber(1, 5)
+FUSE = DeviceNumber(10, 229)
+ACME = (CardClass("acme", re.compile(r"acme\d+")),)
+
+
+class Ground:
+    """Folders that stand for the host's, below one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.dev, self.sys, self.bin = root / "dev", root / "sys", root / "bin"
+        for folder in (self.dev, self.sys, self.bin):
+            folder.mkdir(parents=True)
+        self.host = Host(Path("/proc"), self.sys, self.dev)
+
+    def node(self, path: str, number: DeviceNumber) -> Path:
+        """A device node."""
+        node = self.dev / path
+        node.parent.mkdir(parents=True, exist_ok=True)
+        os.mknod(node, 0o20666, os.makedev(*number))
+        return node
+
+    def text(self, path: str, content: str) -> None:
+        """A file of sysfs."""
+        file = self.sys / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+
+    def tool(self, name: str, script: str) -> None:
+        """A command of a vendor, as a shell script."""
+        file = self.bin / name
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(0o755)
+
+    def rngd(self, number: int, bdf: str, device: DeviceNumber) -> None:
+        """A Furiosa card in sysfs and below /dev."""
+        folder = f"class/rngd_mgmt/rngd!npu{number}mgmt"
+        self.text(f"{folder}/busname", bdf + "\n")
+        self.text(f"{folder}/device_uuid", f"09512C86-0709-4404-8943-00000000000{number}\n")
+        self.text(f"{folder}/pe_occupancy", "0\n" * 8)
+        self.node(f"rngd/npu{number}pe0", device)
+
+    def rbln(self, number: int, bdf: str, device: DeviceNumber | None, ctx_info: str | None = None) -> None:
+        """A Rebellions card in sysfs and below /dev."""
+        pci = self.sys / "devices/pci0000:00/0000:00:01.0" / bdf
+        pci.mkdir(parents=True)
+        folder = self.sys / f"class/rebellions/rbln{number}"
+        folder.mkdir(parents=True)
+        (folder / "device").symlink_to(pci)
+        if ctx_info is not None:
+            (folder / "ctx_info").write_text(ctx_info)
+        if device is not None:
+            self.node(f"rbln{number}", device)
+
+
+class Programs:
+    """Processes that a test starts; all of them are ended with it."""
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, command: Sequence[str | Path]) -> int:
+        """Start a program that prints a process id when it is ready; that id."""
+        program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        self._started.append(program)
+        assert program.stdout is not None
+        return int(program.stdout.readline())
+
+    def opener(self, *nodes: Path) -> int:
+        """Start a program that keeps device nodes open; its process id."""
+        code = (
+            "import os, sys, time\nfor n in sys.argv[1:]: os.open(n, os.O_RDONLY)\n"
+            "print(os.getpid(), flush=True)\ntime.sleep(600)"
+        )
+        return self.start([sys.executable, "-S", "-c", code, *nodes])
+
+    def end(self, pid: int) -> None:
+        """End one program and wait until it is gone."""
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while _lives(pid):
+            for program in self._started:
+                program.poll()
+            assert time.monotonic() < deadline, f"process {pid} does not end"
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        """End what still runs."""
+        for program in self._started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)
+            program.wait()
+            assert program.stdout is not None
+            program.stdout.close()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
