@@ -118,12 +118,13 @@ show_pip() {
 }
 
 # pip_install STEPS ARGUMENT...
-# Without build isolation, because pip would fetch what a build needs without a hash; the lock has it.
+# Without build isolation, because pip would fetch what a build needs without a hash; the lock has it. Without compiling,
+# because most modules of the large packages are never imported, and the others are compiled when they are.
 pip_install() {
   local total=$1
   shift
-  .venv/bin/python -m pip install --disable-pip-version-check --no-input --progress-bar off --no-build-isolation "$@" |
-    show_pip "$total"
+  .venv/bin/python -m pip install --disable-pip-version-check --no-input --progress-bar off --no-build-isolation \
+    --no-compile "$@" | show_pip "$total"
 }
 
 make_venv() {
