@@ -1,6 +1,6 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -45,9 +45,13 @@ class Kubelet:
         return await call(request, timeout=5)
 
     async def publish(self, **fields: Any) -> None:
-        usual = {"volume_id": "v", "target_path": "/t", "volume_capability": MOUNT, "volume_context": CONTEXT}
-        given: dict[str, Any] = usual | fields
-        request = csi.NodePublishVolumeRequest(**given)
+        fields = {
+            "volume_id": "v",
+            "target_path": "/t",
+            "volume_capability": MOUNT,
+            "volume_context": CONTEXT,
+        } | fields
+        request = cast(Any, csi.NodePublishVolumeRequest)(**fields)
         await self.call("/csi.v1.Node/NodePublishVolume", request, csi.NodePublishVolumeResponse)
 
     async def unpublish(self, **fields: str) -> None:
