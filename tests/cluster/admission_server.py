@@ -5,6 +5,7 @@ process has used so far. `python -m tests.cluster.admission_server CERTIFICATE K
 """
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
@@ -33,6 +34,14 @@ from service.settings import Settings
 from webhook.admission.handler import MAX_BODY_BYTES, PATH, admission_routes
 
 HOST = "127.0.0.1"
+LATE = {
+    "name": "late",
+    "image": "example/late",
+    "resources": {
+        "limits": {"nvidia.com/vgpu-number": "1"},
+        "requests": {"nvidia.com/vgpu-number": "1"},
+    },
+}
 _START_S = 20.0
 _STOP_S = 10.0
 
@@ -130,7 +139,11 @@ class _Program:
         )
 
     async def run(self) -> int:
-        routes = [web.get("/cost", self._cost), web.post("/metric", self._metric)]
+        routes = [
+            web.get("/cost", self._cost),
+            web.post("/metric", self._metric),
+            web.post("/inject", self._inject),
+        ]
         await self._listener.open([*admission_routes(Settings(), self._metrics), *routes])
         sys.stdout.write(f"{self._listener.port}\n")
         sys.stdout.flush()
@@ -141,6 +154,19 @@ class _Program:
         used = resource.getrusage(resource.RUSAGE_SELF)
         resident = await asyncio.to_thread(_resident_mib)
         return web.json_response({"cpu_s": used.ru_utime + used.ru_stime, "resident_mib": resident})
+
+    async def _inject(self, request: web.Request) -> web.Response:
+        """A stand-in for a sidecar injector: puts a container that shares a vGPU before all others, once."""
+        review = await request.json()
+        response: dict[str, Any] = {"uid": review["request"]["uid"], "allowed": True}
+        first = review["request"]["object"]["spec"]["containers"][0]["name"]
+        if first != LATE["name"]:
+            patch = [{"op": "add", "path": "/spec/containers/0", "value": LATE}]
+            encoded = base64.b64encode(json.dumps(patch).encode()).decode()
+            response |= {"patchType": "JSONPatch", "patch": encoded}
+        return web.json_response(
+            {key: review[key] for key in ("apiVersion", "kind")} | {"response": response}
+        )
 
     async def _metric(self, request: web.Request) -> web.Response:
         name, labels = await request.json()
