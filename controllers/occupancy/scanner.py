@@ -91,6 +91,7 @@ class Scanner:
             looks = [_with(look, Findings(gaps=(gap,))) for look in looks]
         else:
             looks = await self._with_open_files(looks)
+        looks = [_without_me(look) for look in looks]
         described = await self._describe({pid for look in looks for pid in _pids(look)})
         verdicts = self._judge(looks, described, pods)
         gaps = tuple(dict.fromkeys(gap for look in looks if look.cards for gap in look.findings.gaps))
@@ -191,6 +192,12 @@ def _link(path: Path) -> str:
 
 def _with(look: Look, more: Findings) -> Look:
     return replace(look, findings=Findings.joined((look.findings, more)))
+
+
+def _without_me(look: Look) -> Look:
+    """This process looks at cards and uses none."""
+    others = tuple(sighting for sighting in look.findings.sightings if sighting.pid != os.getpid())
+    return replace(look, findings=Findings(others, look.findings.gaps))
 
 
 def _pids(look: Look) -> Iterable[int]:
