@@ -123,6 +123,7 @@ def build(
     run = partial(_lines, cwd=module, env=environment(cache_folder()))
     stale = _missing_packages(task, run([go, "list", "-deps", "-f", MISSING, target]))
     task.expect(len(stale))
+    task.note("compiling" if stale else "linking")
     for line in run([go, "build", "-v", "-ldflags", flags, "-o", f"{output}/", target]):
         if line in stale:
             task.advance(line)
