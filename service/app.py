@@ -28,6 +28,7 @@ from service.informers import Informers
 from service.kube.client import KubeClient
 from service.kube.errors import KubeError
 from service.kube.events import EventRecorder
+from service.kube.lease import Lease
 from service.kube.metrics import KubeMetrics
 from service.kube.resources import NODES, PODS, REMOTE_SERVERS
 from service.lifecycle import Lifecycle, Part, nothing
@@ -162,8 +163,9 @@ class _Scheduling:
             pods=follow(PODS, Pod, project=lambda pod: slim(pod, resources)),
             servers=follow(REMOTE_SERVERS, RemoteServer),
         )
+        identity = _identity()
         self._events = EventRecorder(
-            client, component="tenure", identity=_identity(), metrics=process.kube_metrics
+            client, component="tenure", identity=identity, metrics=process.kube_metrics
         )
         self._pool = Pool(
             client,
@@ -173,6 +175,13 @@ class _Scheduling:
             metrics=metrics,
             runtime=RuntimeMetrics(metrics),
             clocks=Clocks(wall=utc_now, monotonic=time.monotonic),
+        )
+        self._lease = Lease(
+            client,
+            namespace=settings.kube.namespace,
+            identity=identity,
+            settings=settings.lease,
+            metrics=process.kube_metrics,
         )
         address = Address(settings.http.extender_host, settings.http.extender_port, "http.extender")
         self.door = process.listener(Name.EXTENDER, address, max_body=EXTENDER_BODY, tls=tls)
@@ -197,6 +206,9 @@ class _Scheduling:
         )
         yield task("events", self._events.run, owner="kube")
         yield Part("extender listener", partial(self.door.open, extender.routes()), self.door.close)
+        yield task("lease", self._lease.run, owner="kube")
+        for name, run in pool.controllers():
+            yield task(name, partial(self._lease.lead, run), owner="pool")
 
 
 def _identity() -> str:

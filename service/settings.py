@@ -211,7 +211,7 @@ class CertSettings(Section):
     """self: a CA of our own in a Secret. files: somebody else (cert-manager, a person) puts them into `directory`."""
     secret_name: str = "tenure-ca"  # noqa: S105 - a name
     """Mode self: the Secret with the CA and its key, in the namespace `kube.namespace`."""
-    service: str = "tenure"
+    service: str = "tenure-webhook"
     """Name of the Service before the webhook; certificates are made for NAME.NAMESPACE.svc."""
     names: tuple[HostName, ...] = ()
     """Further DNS names and IP addresses by which the listeners are called."""

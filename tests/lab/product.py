@@ -57,8 +57,10 @@ class Product:
 
     def register_webhook(self, replica: Replica) -> None:
         """Let the API server call this replica for each new pod; the CA is filled in by the product."""
+        (found,) = self.manifests("templates/webhook.yaml")
         url = f"https://127.0.0.1:{replica.webhook}/admission/pods"
-        (found,) = self.manifests("templates/webhook.yaml", values={"webhook.url": url})
+        for webhook in found["webhooks"]:
+            webhook["clientConfig"] = {"url": url}
         self._lab.apply(found)
 
     def start(self, name: str = "tenure-0", **settings: str) -> Replica:
