@@ -1,8 +1,8 @@
 """Kubernetes Events (events.k8s.io/v1): said once, counted when repeated, never in anybody's way.
 
-To emit is synchronous and cannot fail; a task writes. A repeated event becomes a series on the same object instead
-of a new object, as client-go's recorder does it (tools/events, event_broadcaster.go). What the API server does not
-take is counted and dropped: events are for people, the truth is elsewhere.
+To emit is synchronous and cannot fail; a task writes. A repeated event becomes a series of the same object instead of
+a new object, as client-go's recorder does it (tools/events, event_broadcaster.go). What the API server does not take
+is counted and dropped: events are for people, the truth is elsewhere.
 """
 
 import asyncio
@@ -11,10 +11,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import structlog
 
+from service.kube.backoff import Clock
 from service.kube.client import KubeClient, PatchKind
 from service.kube.errors import KubeError, NotFound
 from service.kube.metrics import Emitted, KubeMetrics
@@ -24,14 +25,22 @@ log = structlog.get_logger(__name__)
 
 # Events that wait to be written; more means that the API server is away, and old news is no news.
 MAX_WAITING = 1000
-# Events remembered for their series.
+# Events and objects that are remembered, for series and for budgets.
 MAX_REMEMBERED = 4096
 # Seconds. The same event is told to the API server at most this often; client-go refreshes a series every 6 min.
 REPEAT_AFTER_S = 360.0
-# The API's own bound of an event's note (events.k8s.io/v1, Event.note).
+# Events about one object that may come at once, and seconds for one more (client-go: tools/record, spam filter).
+BURST = 25
+REFILL_S = 300.0
+# Seconds between two writes: events must not eat the API calls that place pods.
+PACE_S = 0.05
+# Bounds of the API (events.k8s.io/v1): bytes of a note, characters of an instance.
 NOTE_BYTES = 1024
+INSTANCE_LENGTH = 128
 
 Type = Literal["Normal", "Warning"]
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,11 @@ class ObjectRef:
     name: str
     namespace: str = ""
     uid: str = ""
+
+    @property
+    def event_namespace(self) -> str:
+        """Events about cluster-scoped objects live in `default` (events.k8s.io/v1, validation)."""
+        return self.namespace or "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +71,45 @@ class _Said:
 
 @dataclass(slots=True)
 class _Series:
-    """One event's object in the API server, and how often it was said."""
+    """How often an event was said, and under which name the API server knows it, since when."""
 
-    name: str
-    count: int
-    told_at: float
+    count: int = 0
+    name: str | None = None
+    told_at: float = float("-inf")
+    waiting: bool = False
+
+
+@dataclass(slots=True)
+class _Budget:
+    """Tokens of one object."""
+
+    tokens: float
+    at: float
+
+    def take(self, now: float) -> bool:
+        self.tokens = min(BURST, self.tokens + (now - self.at) / REFILL_S)
+        self.at = now
+        if self.tokens < 1.0:
+            return False
+        self.tokens -= 1.0
+        return True
+
+
+class _Recent(Generic[K, V]):
+    """A mapping that forgets what was not asked for in the longest time."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._found: OrderedDict[K, V] = OrderedDict()
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        value = self._found.get(key)
+        if value is None:
+            value = self._found[key] = make()
+            if len(self._found) > self._size:
+                self._found.popitem(last=False)
+        self._found.move_to_end(key)
+        return value
 
 
 class EventRecorder:
@@ -74,72 +122,65 @@ class EventRecorder:
         component: str,
         identity: str,
         metrics: KubeMetrics,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
         self._component = component
         self._identity = identity
-        self._metrics = metrics
+        self._emitted = metrics.emitted
         self._clock = clock
         self._now = now
-        self._waiting: asyncio.Queue[_Said] = asyncio.Queue(MAX_WAITING)
-        self._series: OrderedDict[_Said, _Series] = OrderedDict()
+        self._waiting: asyncio.Queue[tuple[_Said, _Series]] = asyncio.Queue(MAX_WAITING)
+        self._series: _Recent[_Said, _Series] = _Recent(MAX_REMEMBERED)
+        self._budgets: _Recent[ObjectRef, _Budget] = _Recent(MAX_REMEMBERED)
 
     def emit(self, ref: ObjectRef, *, reason: str, message: str, type_: Type = "Normal") -> None:
-        """Say something about an object. Never raises, never waits."""
+        """Say something about an object. Never raises, never waits; `reason` is one word, such as `CardLost`."""
         said = _Said(ref, reason, _cut(message), type_)
-        series = self._series.get(said)
-        if series is not None:
-            series.count += 1
-            if self._clock() - series.told_at < REPEAT_AFTER_S:
-                return
-        try:
-            self._waiting.put_nowait(said)
-        except asyncio.QueueFull:
-            self._metrics.emitted.labels(Emitted.DROPPED.value).inc()
+        series = self._series.get(said, _Series)
+        series.count += 1
+        now = self._clock()
+        if series.waiting or now - series.told_at < REPEAT_AFTER_S:
+            return
+        budget = self._budgets.get(ref, lambda: _Budget(BURST, now))
+        if self._waiting.full() or not budget.take(now):
+            self._emitted.labels(Emitted.DROPPED).inc()
+            return
+        series.waiting = True
+        self._waiting.put_nowait((said, series))
 
     async def run(self) -> None:
         """Write what is said, for ever."""
         while True:
-            await self._write(await self._waiting.get())
+            said, series = await self._waiting.get()
+            series.waiting, series.told_at = False, self._clock()
+            try:
+                await self._write(said, series)
+            except KubeError as error:
+                self._emitted.labels(Emitted.FAILED).inc()
+                log.info("event not written", reason=said.reason, object=said.ref.name, error=str(error))
+            else:
+                self._emitted.labels(Emitted.WRITTEN).inc()
+            await asyncio.sleep(PACE_S)
 
-    async def _write(self, said: _Said) -> None:
-        series = self._series.get(said)
-        try:
-            if series is None or not await self._continue(said, series):
-                await self._begin(said)
-        except KubeError as error:
-            self._metrics.emitted.labels(Emitted.FAILED.value).inc()
-            log.info("event not written", reason=said.reason, object=said.ref.name, error=str(error))
-            return
-        self._metrics.emitted.labels(Emitted.WRITTEN.value).inc()
+    async def _write(self, said: _Said, series: _Series) -> None:
+        if series.name is None or not await self._continue(said, series.name, series.count):
+            # Nanoseconds make the name unique, as client-go's names do.
+            series.name = f"{said.ref.name[:200].rstrip('-.')}.{time.time_ns():x}"
+            await self._client.create(EVENTS.path(said.ref.event_namespace), self._body(said, series.name))
 
-    async def _begin(self, said: _Said) -> None:
-        now = self._now()
-        # Nanoseconds make the name unique, as client-go's names do.
-        name = f"{said.ref.name[:200]}.{time.time_ns():x}"
-        self._remember(said, _Series(name, 1, self._clock()))
-        await self._client.create(EVENTS.path(namespace=_namespace(said.ref)), self._body(said, name, now))
-
-    async def _continue(self, said: _Said, series: _Series) -> bool:
-        """Tell that it goes on; False when the API server has forgotten the event (they live for an hour)."""
-        series.told_at = self._clock()
-        body = {"series": {"count": max(2, series.count), "lastObservedTime": _micro(self._now())}}
-        path = EVENTS.path(namespace=_namespace(said.ref), name=series.name)
+    async def _continue(self, said: _Said, name: str, count: int) -> bool:
+        """Tell that it goes on; False when the API server does not have the event (they live for an hour)."""
+        body = {"series": {"count": max(2, count), "lastObservedTime": self._micro_time()}}
+        path = EVENTS.path(said.ref.event_namespace, name)
         try:
             await self._client.patch(path, body, kind=PatchKind.MERGE)
         except NotFound:
             return False
         return True
 
-    def _remember(self, said: _Said, series: _Series) -> None:
-        self._series[said] = series
-        self._series.move_to_end(said)
-        if len(self._series) > MAX_REMEMBERED:
-            self._series.popitem(last=False)
-
-    def _body(self, said: _Said, name: str, now: datetime) -> dict[str, Any]:
+    def _body(self, said: _Said, name: str) -> dict[str, Any]:
         ref = said.ref
         regarding = {
             "apiVersion": ref.api_version,
@@ -149,12 +190,12 @@ class EventRecorder:
             "uid": ref.uid,
         }
         return {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"name": name, "namespace": _namespace(ref)},
-            "eventTime": _micro(now),
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {"name": name, "namespace": ref.event_namespace},
+            "eventTime": self._micro_time(),
             "reportingController": self._component,
-            "reportingInstance": self._identity[:128],
+            "reportingInstance": self._identity[:INSTANCE_LENGTH],
             "action": said.reason,
             "reason": said.reason,
             "regarding": {key: value for key, value in regarding.items() if value},
@@ -162,16 +203,11 @@ class EventRecorder:
             "type": said.type_,
         }
 
-
-def _namespace(ref: ObjectRef) -> str:
-    """Events about cluster-scoped objects live in `default` (events.k8s.io/v1 validation)."""
-    return ref.namespace or "default"
-
-
-def _micro(moment: datetime) -> str:
-    """meta/v1 MicroTime."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    def _micro_time(self) -> str:
+        """meta/v1 MicroTime."""
+        return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _cut(message: str) -> str:
-    return message.encode()[:NOTE_BYTES].decode(errors="ignore")
+    """At most the bytes that the API takes. Messages may carry names of files, which need not be text."""
+    return message.encode(errors="replace")[:NOTE_BYTES].decode(errors="ignore")
