@@ -1,6 +1,7 @@
 """A real Kubernetes cluster that a test or a person starts, uses, hurts and throws away."""
 
 import http.client
+import shlex
 import shutil
 import ssl
 import subprocess
@@ -44,6 +45,7 @@ _SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
 _SERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 _COMMAND_SECONDS = 60.0
 _POLL_SECONDS = 0.05
+_POLL_SECONDS_PER_NODE = 0.002  # The list of a thousand nodes costs the API server and us 0.1 s each time.
 _SIMULATED_NODES_SECONDS = 120.0  # A thousand take about 20 s here.
 
 
@@ -110,6 +112,11 @@ class Lab:
     def logs(self) -> Path:
         """A folder with NAME.log of every component."""
         return self._layout.logs
+
+    @property
+    def commands(self) -> Path:
+        """A folder for a person's PATH, with `kubectl`."""
+        return self._layout.commands
 
     @property
     def audit_log(self) -> Path:
@@ -181,7 +188,14 @@ class Lab:
         """Create or change objects."""
         self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
 
-    def wait_for(self, path: str, *, accept: Callable[[Any], bool] = bool, seconds: float = 60) -> Any:
+    def wait_for(
+        self,
+        path: str,
+        *,
+        accept: Callable[[Any], bool] = bool,
+        seconds: float = 60,
+        every_seconds: float = _POLL_SECONDS,
+    ) -> Any:
         """The object at an API path, as soon as it exists and `accept` says yes."""
         deadline = time.monotonic() + seconds
         found: object = "nothing"
@@ -191,7 +205,7 @@ class Lab:
                 found = answer.json()
                 if answer.status == http.client.OK and accept(found):
                     return found
-            time.sleep(_POLL_SECONDS)
+            time.sleep(every_seconds)
         raise LabError(f"{path} was not as wanted within {seconds:.0f} s; last seen: {str(found)[:2000]}")
 
     def import_rootfs(
@@ -248,7 +262,12 @@ class Lab:
                 usable = {node["metadata"]["name"] for node in found["items"] if is_schedulable(node)}
                 return names <= usable
 
-            self.wait_for(SELECTED_NODES, accept=are_schedulable, seconds=_SIMULATED_NODES_SECONDS)
+            self.wait_for(
+                SELECTED_NODES,
+                accept=are_schedulable,
+                seconds=_SIMULATED_NODES_SECONDS,
+                every_seconds=_POLL_SECONDS + len(made) * _POLL_SECONDS_PER_NODE,
+            )
 
     def remove_nodes(self, names: Iterable[str]) -> None:
         """Delete simulated nodes; their pods are deleted by the cluster's own garbage collection."""
@@ -324,6 +343,7 @@ class Lab:
         if settings.node_missing is None:
             machine.claim(self.state)
         self._start_control_plane(self._plane)
+        self._write_kubectl()
         if settings.node_missing is None:
             self._start_node(self._node)
 
@@ -337,6 +357,13 @@ class Lab:
         )
         with self._progress("default service account"):  # No pod can be made before.
             self.wait_for("/api/v1/namespaces/default/serviceaccounts/default")
+
+    def _write_kubectl(self) -> None:
+        """All of Kubernetes is one program: a person types kubectl all the same."""
+        self.commands.mkdir()
+        script = self.commands / "kubectl"
+        script.write_text(f'#!/bin/sh\nexec {shlex.quote(str(self._plane.binary))} kubectl "$@"\n')
+        script.chmod(0o755)
 
     def _start_node(self, node: Node) -> None:
         self.components.run(node.containerd())

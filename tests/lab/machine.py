@@ -70,15 +70,23 @@ def owner() -> Owner | None:
         return None
 
 
+def taken() -> str | None:
+    """Which other lab has the node of this machine; None when it is to be had."""
+    found = owner()
+    if found is None or not Path(found.state, "lab.json").exists():
+        return None
+    return (
+        f"the lab in {found.state} has the node, and a machine has one: "
+        f"end that lab with `python -m tests.lab down --state {found.state}`"
+    )
+
+
 def missing() -> str | None:
     """Why this machine cannot have a node of the lab now; None when it can."""
     found = owner()
-    if found is not None and Path(found.state, "lab.json").exists():
-        return (
-            f"the lab in {found.state} has the node, and a machine has one: "
-            f"end that lab with `python -m tests.lab down --state {found.state}`"
-        )
-    for check in (_no_rights, _no_programs, _no_kernel_support, cgroups.missing):
+    if reason := taken():
+        return reason
+    for check in (_no_rights, _no_programs, cgroups.missing, _no_kernel_support):
         if reason := check():
             return reason
     if found is None and _KUBELET_FOLDER.exists():

@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import pytest
@@ -23,6 +23,7 @@ from tests.lab.lab import Lab
 from tests.lab.layout import REPOSITORY
 from tests.lab.process import Identity, identify, is_alive
 from tests.lab.progress import progress
+from tests.lab.simulated import SimulatedNode
 
 _PRODUCT = ["service", "webhook", "controllers", "certs"]
 _SESSIONS = REPOSITORY / ".lab"
@@ -31,11 +32,20 @@ _PODS_GONE_SECONDS = 10.0  # A pod that resists longer is left to the namespace'
 _NAME_LENGTH = 40  # Of the 63 that a namespace may have; the rest is for what is derived from it.
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "own_node: takes the machine's one node for a lab of the test's own")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever asks for the lab needs the cluster, so that `-m "not cluster"` leaves it out."""
+    """Whatever asks for the lab needs the cluster, so that `-m "not cluster"` leaves it out.
+
+    Tests that need the machine's node for themselves come first, before the session's lab has it.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("own_node") is None)
     for item in items:
-        if item.get_closest_marker("node") or "lab" in getattr(item, "fixturenames", ()):
+        node = item.get_closest_marker("node") or item.get_closest_marker("own_node")
+        if node or "lab" in getattr(item, "fixturenames", ()):
             item.add_marker("cluster")
 
 
@@ -69,10 +79,28 @@ def _node_tier(request: pytest.FixtureRequest) -> None:
     """Skip a test of the real node where there is none, with the reason; fail it where one is required."""
     if request.node.get_closest_marker("node") is None:
         return
-    missing = request.getfixturevalue("lab").node_missing
-    if missing is not None:
+    require_node(request.getfixturevalue("lab"))
+
+
+def require_node(lab: Lab) -> None:
+    """Leave the test with the reason when this lab has no real node."""
+    if lab.node_missing is not None:
         refuse: Callable[[str], None] = pytest.fail if os.environ.get("TENURE_REQUIRE_NODE") else pytest.skip
-        refuse(f"no real node: {missing}")
+        refuse(f"no real node: {lab.node_missing}")
+
+
+@pytest.fixture
+def simulate(lab: Lab) -> Iterator[Callable[[Iterable[SimulatedNode]], None]]:
+    """Adds simulated nodes that are gone after the test."""
+    names: list[str] = []
+
+    def add(nodes: Iterable[SimulatedNode]) -> None:
+        made = list(nodes)
+        names.extend(node.name for node in made)
+        lab.simulate_nodes(made)
+
+    yield add
+    lab.remove_nodes(names)
 
 
 @pytest.fixture
