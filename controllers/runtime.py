@@ -141,8 +141,16 @@ class Controller:
             return Result.API_ERROR, Retry(str(error))
         except TimeoutError:
             return Result.TIMED_OUT, Retry(f"not finished within {self._deadline} s")
-        except Exception:
-            # The supervisor of reconciles: a fault of ours in one key must not stop the others.
+        except (Exception, asyncio.CancelledError) as error:
+            # The supervisor of reconciles: a fault of ours in one key must not stop the others. That holds for a
+            # cancellation that nobody asked of this worker, which would end it without a trace.
+            if isinstance(error, asyncio.CancelledError) and _cancelled():
+                raise
             log.exception("reconcile failed: this is a bug", controller=self._name, key=key)
             return Result.BUG, Retry("a bug, see the log")
         return Result[type(outcome).__name__.upper()], outcome
+
+
+def _cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
