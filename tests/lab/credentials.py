@@ -7,6 +7,7 @@ the API server (common name = user, organisations = groups) and etcd's only clie
 import base64
 import datetime as dt
 import ipaddress
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -163,7 +164,7 @@ def _general_name(name: str) -> x509.GeneralName:
 def _file_name(user: str, groups: Sequence[str]) -> str:
     """Safe and different for every user and set of groups."""
     digest = hashes.Hash(hashes.SHA256())
-    digest.update("\0".join([user, *groups]).encode())
+    digest.update(json.dumps([user, *groups]).encode())
     readable = "".join(c if c.isalnum() else "-" for c in user)[:40]
     return f"{readable}-{digest.finalize().hex()[:8]}"
 

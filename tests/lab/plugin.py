@@ -79,14 +79,14 @@ def _node_tier(request: pytest.FixtureRequest) -> None:
     """Skip a test of the real node where there is none, with the reason; fail it where one is required."""
     if request.node.get_closest_marker("node") is None:
         return
-    require_node(request.getfixturevalue("lab"))
+    require_node(request.getfixturevalue("lab").node_missing)
 
 
-def require_node(lab: Lab) -> None:
-    """Leave the test with the reason when this lab has no real node."""
-    if lab.node_missing is not None:
+def require_node(missing: str | None) -> None:
+    """Leave the test when there is no real node; `missing` is the reason."""
+    if missing is not None:
         refuse: Callable[[str], None] = pytest.fail if os.environ.get("TENURE_REQUIRE_NODE") else pytest.skip
-        refuse(f"no real node: {lab.node_missing}")
+        refuse(f"no real node: {missing}")
 
 
 @pytest.fixture
