@@ -12,8 +12,9 @@ from service.kube.errors import DeadlineExceeded
 from service.kube.metrics import KubeMetrics
 from service.kube.reflector import Reflector, Timings
 from service.kube.resources import Resource
-from service.kube.store import KubeObject, Store
+from service.kube.store import Store
 from service.lifecycle import Lifecycle, Part
+from service.objects import KubeObject
 from service.settings import KubeSettings
 
 # Seconds between two log lines about kinds that are not listed yet.

@@ -5,7 +5,7 @@ Kubernetes API reference (core/v1, meta/v1), in snake case. Timestamps stay RFC 
 """
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -31,6 +31,14 @@ class ObjectMeta(Projection, frozen=True):
     def key(self) -> str:
         """`namespace/name`, or `name` for cluster-scoped objects."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class KubeObject(Protocol):
+    """Anything with metadata."""
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        """meta/v1 ObjectMeta."""
 
 
 # A quantity may arrive as text ("1", "2Gi") or as a bare number (hand-written YAML passes as an integer).

@@ -11,7 +11,8 @@ on from a version, because the size of a page bounds how long its decoding keeps
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic
+from enum import StrEnum
+from typing import Generic, TypeVar
 
 from service.kube.backoff import Backoff, Clock
 from service.kube.errors import (
@@ -25,8 +26,9 @@ from service.kube.errors import (
     Unreachable,
     VersionTooLarge,
 )
-from service.kube.metrics import ListReason
-from service.kube.store import T
+from service.objects import KubeObject
+
+T = TypeVar("T", bound=KubeObject)
 
 # The API server ends a watch after a random time in this range (seconds), so that not all come back at once.
 WATCH_S = (300, 600)
@@ -34,6 +36,20 @@ WATCH_S = (300, 600)
 SHORT_WATCH_S = 1.0
 # After so many seconds of watches that the server breaks off, without an event between, only a list tells the truth.
 NO_PROGRESS_S = 60.0
+
+
+class ListReason(StrEnum):
+    """Why a reflector lists."""
+
+    START = "start"
+    EXPIRED = "expired"
+    """History no longer reaches back to our version."""
+    VERSION_TOO_LARGE = "version_too_large"
+    """The server is behind our version, as after a restore of etcd."""
+    NO_PROGRESS = "no_progress"
+    """Watches from our version kept failing."""
+    ABSENT = "absent"
+    """The kind or the right to see it was missing, so nothing of what we knew is sure."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Sized
 from enum import StrEnum
 
 from service.kube.errors import Failure
+from service.kube.listwatch import ListReason
 from service.metrics import MetricSet
 
 # Seconds. A list of 10,000 pods takes a few.
@@ -29,20 +30,6 @@ class EventType(StrEnum):
     DELETED = "DELETED"
     BOOKMARK = "BOOKMARK"
     ERROR = "ERROR"
-
-
-class ListReason(StrEnum):
-    """Why a reflector lists."""
-
-    START = "start"
-    EXPIRED = "expired"
-    """History no longer reaches back to our version."""
-    VERSION_TOO_LARGE = "version_too_large"
-    """The server is behind our version, as after a restore of etcd."""
-    NO_PROGRESS = "no_progress"
-    """Watches from our version kept failing."""
-    ABSENT = "absent"
-    """The kind or the right to see it was missing, so nothing of what we knew is sure."""
 
 
 class Emitted(StrEnum):

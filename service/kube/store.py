@@ -6,21 +6,13 @@ and what it reads from the store never disagree about that key.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import structlog
 
-from service.objects import ObjectMeta
+from service.objects import KubeObject
 
 log = structlog.get_logger(__name__)
-
-
-class KubeObject(Protocol):
-    """Anything with metadata."""
-
-    @property
-    def metadata(self) -> ObjectMeta:
-        """meta/v1 ObjectMeta; its `key` names the object in the store."""
 
 
 T = TypeVar("T", bound=KubeObject)

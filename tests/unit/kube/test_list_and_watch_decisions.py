@@ -4,8 +4,7 @@ import pytest
 
 from service.kube import errors
 from service.kube.backoff import Backoff
-from service.kube.listwatch import ListRequest, ListWatch, WatchRequest
-from service.kube.metrics import ListReason
+from service.kube.listwatch import ListReason, ListRequest, ListWatch, WatchRequest
 from service.objects import Pod
 from tests.unit.kube.objects import pod
 
