@@ -14,16 +14,17 @@ from controllers.pool import grant
 from controllers.pool.book import Promise
 from controllers.pool.lookup import Lookup
 from controllers.pool.metrics import Bind
+from controllers.pool.passing import move
 from controllers.pool.pods import PodView, view
 from controllers.pool.shared import Shared
 from controllers.pool.texts import Text
-from service import names
-from service.kube.client import PatchKind
 from service.kube.errors import Conflict, KubeError, NotFound
 from service.kube.resources import PODS
 from service.objects import Pod
 
 log = structlog.get_logger(__name__)
+
+_TRIES = 2
 
 _decode = msgspec.json.Decoder(Pod).decode
 
@@ -63,10 +64,10 @@ class Binder:
     """Posts Bindings. Any replica may do it: the promise and the preconditions make it safe."""
 
     def __init__(self, shared: Shared, lookup: Lookup) -> None:
+        self._shared = shared
         self._client = shared.client
         self._lookup = lookup
         self._pods = shared.pods
-        self._resources = shared.resources
         self._metrics = shared.metrics
 
     async def bind(self, request: BindRequest) -> str:
@@ -87,25 +88,42 @@ class Binder:
         return ""
 
     async def _bind(self, request: BindRequest) -> None:
-        pod, version = await self._pod(request)
-        annotations = await self._annotations(pod) if pod else {}
-        posted = await self._post(request, version, annotations)
-        if posted is not Posted.DONE:
-            await self._second_try(request, annotations, posted)
+        """Two tries: the cache may be older than the pod, and a lost answer may hide a success.
 
-    async def _pod(self, request: BindRequest) -> tuple[PodView | None, str]:
-        """The pod from the cache, else read; None for a pod that asks for no card, with its resourceVersion."""
-        if known := self._pods.get(request.uid):
-            return known, known.resource_version
-        pod = await self._read(request)
-        return view(pod, self._resources), pod.metadata.resource_version
+        In each try the pod's version is taken before the promise is confirmed. Whoever revokes a promise moves the
+        version afterwards, so either the confirmation fails, or the Binding does, or the revoker sees it.
+        """
+        known = self._pods.get(request.uid)
+        pod, version = (known, known.resource_version) if known else self._seen(await self._read(request))
+        for _ in range(_TRIES):
+            annotations = await self._annotations(pod) if pod else {}
+            posted = await self._post(request, version, annotations)
+            if posted is Posted.DONE:
+                return
+            found = await self._after_trouble(request, posted)
+            if _placed_as_asked(found, request, annotations):
+                return
+            if found.spec.node_name:
+                raise BindRefused(Bind.REFUSED, Text.PLACED_ELSEWHERE)
+            pod, version = self._seen(found)
+        raise BindRefused(Bind.REFUSED, Text.CHANGED)
+
+    def _seen(self, pod: Pod) -> tuple[PodView | None, str]:
+        """The view, None for a pod that asks for no card; and the resourceVersion."""
+        return view(pod, self._shared.resources), pod.metadata.resource_version
+
+    async def _after_trouble(self, request: BindRequest, posted: Posted) -> Pod:
+        """The pod as it is; a Binding whose answer was lost has landed by now, or never will."""
+        if posted is Posted.UNKNOWN:
+            await move(self._shared, namespace=request.namespace, name=request.name, uid=request.uid)
+        return await self._read(request)
 
     async def _annotations(self, pod: PodView) -> dict[str, str]:
         if pod.demand is None:
             return {}
         if not pod.injected:
             raise BindRefused(Bind.NOT_INJECTED, Text.NOT_INJECTED)
-        promise = await self._lookup.promise(pod.uid)
+        promise = await self._lookup.confirmed(pod.uid)
         if promise is None:
             raise BindRefused(Bind.NO_PROMISE, Text.NO_PROMISE)
         return _written(promise, pod)
@@ -137,32 +155,6 @@ class Binder:
             log.warning("the answer to a Binding was lost", pod=request.key, error=str(error))
             return Posted.UNKNOWN
         return Posted.DONE
-
-    async def _second_try(self, request: BindRequest, annotations: dict[str, str], posted: Posted) -> None:
-        """Look, and try once more with what was seen.
-
-        A first Binding that may still be under way is made to fail before that, or its success is seen here.
-        """
-        pod = await self._read(request)
-        if posted is Posted.UNKNOWN and not pod.spec.node_name:
-            await self._make_late_write_fail(request)
-            pod = await self._read(request)
-        if _placed_as_asked(pod, request, annotations):
-            return
-        if pod.spec.node_name:
-            raise BindRefused(Bind.REFUSED, Text.PLACED_ELSEWHERE)
-        if await self._post(request, pod.metadata.resource_version, annotations) is Posted.DONE:
-            return
-        if not _placed_as_asked(await self._read(request), request, annotations):
-            raise BindRefused(Bind.REFUSED, Text.CHANGED)
-
-    async def _make_late_write_fail(self, request: BindRequest) -> None:
-        """Move the pod's resourceVersion: from here on, an older Binding that arrives late is refused."""
-        body = {"metadata": {"uid": request.uid, "annotations": {names.WAKE: request.node}}}
-        try:
-            await self._client.patch(PODS.path(request.namespace, request.name), body, kind=PatchKind.MERGE)
-        except (NotFound, Conflict):
-            raise BindRefused(Bind.POD_GONE, Text.POD_GONE) from None
 
     async def _read(self, request: BindRequest) -> Pod:
         try:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from controllers.pool.fresh import OwnWrites
 from controllers.pool.ledger import Witness
 from controllers.pool.placement import Offer
-from controllers.pool.servers import Allocation, Card, RemoteServer
+from controllers.pool.servers import Allocation, Card, Phase, RemoteServer
+
+_USABLE = {Phase.RESERVED, Phase.BOUND}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,11 @@ class Promise:
 
     server: RemoteServer
     allocations: tuple[Allocation, ...]
+
+    @property
+    def usable(self) -> bool:
+        """True when the pod may be placed on the word of this promise."""
+        return all(item.phase in _USABLE for item in self.allocations)
 
     @property
     def cards(self) -> tuple[Card, ...]:

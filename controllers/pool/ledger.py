@@ -4,7 +4,8 @@ Three writers meet in that status: the inventory (cards), promises (new allocati
 Each computes a whole new status from the object it read; the compare-and-swap decides whose reading was current.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -73,11 +74,32 @@ def reserve(server: RemoteServer, *, pod: Witness, now: datetime) -> RemoteServe
     return status_of(status.endpoint, status.cards, (*status.allocations, *new))
 
 
-def give_back(server: RemoteServer, uid: str) -> RemoteServerStatus:
-    """The status without the promise of one pod. What is bound or drains stays."""
-    status = server.status
-    kept = [a for a in status.allocations if not (a.pod_uid == uid and a.phase == Phase.RESERVED)]
-    return status_of(status.endpoint, status.cards, kept)
+def revoke(server: RemoteServer, uids: AbstractSet[str], *, now: datetime) -> RemoteServerStatus:
+    """The status in which unused promises may no longer be used: the first of two steps to pass cards on."""
+    return _changed(
+        server,
+        lambda item: (
+            _enter(item, Phase.PASSING, now)
+            if item.pod_uid in uids and item.phase == Phase.RESERVED
+            else item
+        ),
+    )
+
+
+def resolve(server: RemoteServer, placed: Mapping[str, bool], *, now: datetime) -> RemoteServerStatus:
+    """The second step, when each pod was asked: whoever was placed after all keeps his cards, the rest is free."""
+
+    def outcome(item: Allocation) -> Allocation | None:
+        if item.phase != Phase.PASSING or item.pod_uid not in placed:
+            return item
+        return _enter(item, Phase.BOUND, now) if placed[item.pod_uid] else None
+
+    return _changed(server, outcome)
+
+
+def _changed(server: RemoteServer, change: Callable[[Allocation], Allocation | None]) -> RemoteServerStatus:
+    kept = [new for item in server.status.allocations if (new := change(item)) is not None]
+    return status_of(server.status.endpoint, server.status.cards, kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +124,11 @@ def _step(allocation: Allocation, spec: RemoteServerSpec, scene: Scene) -> Alloc
     """One allocation's next state; None when its card is free again."""
     if allocation.phase != Phase.DRAINING:
         fate = scene.fate(allocation)
-        if fate is Fate.NEVER_PLACED and allocation.phase == Phase.RESERVED:
+        if fate is Fate.NEVER_PLACED and allocation.phase != Phase.BOUND:
             return None
         if fate in {Fate.ENDED, Fate.NEVER_PLACED}:
             allocation = _enter(allocation, Phase.DRAINING, scene.now)
-        elif fate is Fate.PLACED and allocation.phase == Phase.RESERVED:
+        elif fate is Fate.PLACED and allocation.phase != Phase.BOUND:
             return _enter(allocation, Phase.BOUND, scene.now)
     if allocation.phase == Phase.DRAINING and _is_empty(allocation, spec, scene):
         return None

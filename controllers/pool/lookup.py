@@ -22,6 +22,7 @@ class _List(msgspec.Struct, frozen=True):
 
 
 _decode = msgspec.json.Decoder(_List).decode
+_decode_one = msgspec.json.Decoder(RemoteServer).decode
 
 
 class Lookup:
@@ -39,7 +40,20 @@ class Lookup:
         if known is None:
             await self._reading.after_now()
             known = self._book.promise(uid)
-        return known
+        return known if known and known.usable else None
+
+    async def confirmed(self, uid: str) -> Promise | None:
+        """The promise as the API server has it now, or None when the pod may not be placed on it.
+
+        Raises KubeErrors: a Binding is never made on a promise that nobody could confirm.
+        """
+        known = await self.promise(uid)
+        if known is None:
+            return None
+        raw = await self._client.get(REMOTE_SERVERS.path(name=known.server.name), deadline=self._deadline)
+        self._book.learn(_decode_one(raw), fresh=True)
+        known = self._book.promise(uid)
+        return known if known and known.usable else None
 
     async def _read(self) -> None:
         try:

@@ -1,10 +1,15 @@
 """A promise that nobody uses passes on (design decision 4): its time is over, and a waiting pod could start at once.
 
-The loser is in the queue again by its age. Before its cards go, its resourceVersion is moved, so that a Binding of
-it that is still under way fails; one that landed already is seen in the answer, and then nothing passes.
+Two objects are involved, and no write changes both, so it takes three steps. The promise is revoked in its
+`RemoteServer` (phase Passing). Then the pod's resourceVersion is moved: a Binding with an older one fails from now
+on, a new one is preceded by a fresh look at the promise, and one that landed before shows in the answer. Then the
+cards go to the winner, or stay with a pod that was placed after all. Whoever finds a revoked promise left over, after
+a crash, goes on from the second step. The loser is in the queue again by its age.
 """
 
+import uuid
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from datetime import timedelta
 
 import msgspec
@@ -13,9 +18,9 @@ import structlog
 from controllers.pool import ledger, placement
 from controllers.pool.ledger import Witness
 from controllers.pool.placement import Overdue, Passing, Waiting
-from controllers.pool.pods import PodView, view
+from controllers.pool.pods import view
 from controllers.pool.room import Room
-from controllers.pool.servers import Phase, is_server
+from controllers.pool.servers import Phase, RemoteServer, RemoteServerStatus, is_server
 from controllers.pool.shared import Shared
 from controllers.pool.writer import ServerWriter
 from service import names
@@ -56,16 +61,24 @@ class Passer:
                 found.append(Overdue(pod.uid, promise.server.name, cards, since))
         return found
 
-    async def pass_on(self, queue: Iterable[Waiting], late: list[Overdue]) -> frozenset[str]:
-        """Serve the first waiting pod that these promises can serve; the uids that lost theirs."""
+    async def pass_on(self, queue: Iterable[Waiting], late: list[Overdue]) -> bool:
+        """Serve the first waiting pod that these promises can serve. False when it must be looked at again."""
         for pod in sorted(queue, key=lambda item: item.place):
             passing = placement.pass_on(pod, self._shared.book.offers(), late, self._shared.settings.policy)
-            if passing and self._could_start(pod) and await self._transfer(passing):
+            if passing and self._could_start(pod):
                 log.info(
-                    "unused promises passed on", to=f"{pod.namespace}/{pod.name}", count=len(passing.losers)
+                    "unused promises pass on", to=f"{pod.namespace}/{pod.name}", count=len(passing.losers)
                 )
-                return frozenset(passing.losers)
-        return frozenset()
+                return await self._transfer(passing)
+        return True
+
+    async def finish(self) -> bool:
+        """Resolve what was revoked and never finished. False when it must be looked at again."""
+        left = {
+            server.name: {a.pod_uid for a in server.status.allocations if a.phase == Phase.PASSING}
+            for server in self._shared.book
+        }
+        return all([await self._resolve(name, uids) is not None for name, uids in left.items() if uids])
 
     def _could_start(self, pod: Waiting) -> bool:
         whole = self._pod_store.get(f"{pod.namespace}/{pod.name}")
@@ -73,29 +86,55 @@ class Passer:
         return whole is not None and self._room.fits(whole, clients)
 
     async def _transfer(self, passing: Passing) -> bool:
-        for uid in passing.losers:
-            loser = self._shared.pods.get(uid)
-            if loser is None or not await self._still_unplaced(loser):
-                return False
         server = self._shared.book.get(passing.choice.server)
         if server is None:
             return False
-        for uid in passing.losers:
-            server = msgspec.structs.replace(server, status=ledger.give_back(server, uid))
-        cards = tuple(card.id for card in passing.choice.cards)
-        winner = Witness(passing.pod.uid, passing.pod.namespace, passing.pod.name, cards)
-        status = ledger.reserve(server, pod=winner, now=self._shared.clock())
-        return status is not None and await self._writer.swap(server, status) is not None
-
-    async def _still_unplaced(self, pod: PodView) -> bool:
-        body = {"metadata": {"uid": pod.uid, "annotations": {names.WAKE: ledger.stamp(self._shared.clock())}}}
-        try:
-            raw = await self._shared.client.patch(
-                PODS.path(pod.namespace, pod.name), body, kind=PatchKind.MERGE
-            )
-        except (NotFound, Conflict):
+        losers = frozenset(passing.losers)
+        revoked = ledger.revoke(server, losers, now=self._shared.clock())
+        if await self._writer.swap(server, revoked) is None:
             return False
-        seen = view(_decode(raw), self._shared.resources)
-        if seen:
-            self._shared.pods.learn(seen, fresh=True)
-        return seen is not None and not seen.node
+        return await self._resolve(server.name, losers, winner=passing) is not None
+
+    async def _resolve(
+        self, name: str, uids: AbstractSet[str], *, winner: Passing | None = None
+    ) -> RemoteServer | None:
+        """Ask each pod, then write who has the cards. None when somebody else wrote first, or nobody can tell."""
+        placed = {uid: await self._placed(name, uid) for uid in sorted(uids)}
+        server = self._shared.book.get(name)
+        if server is None:
+            return None
+        now = self._shared.clock()
+        status = ledger.resolve(server, placed, now=now)
+        if winner and not any(placed.values()):
+            status = self._given(msgspec.structs.replace(server, status=status), winner) or status
+        return await self._writer.swap(server, status)
+
+    def _given(self, server: RemoteServer, passing: Passing) -> RemoteServerStatus | None:
+        pod, cards = passing.pod, tuple(card.id for card in passing.choice.cards)
+        return ledger.reserve(
+            server, pod=Witness(pod.uid, pod.namespace, pod.name, cards), now=self._shared.clock()
+        )
+
+    async def _placed(self, server: str, uid: str) -> bool:
+        """Move the pod's version, so that no Binding on its old promise can follow; whether one came before."""
+        known = self._shared.book.get(server)
+        allocation = next(iter(known.of_pod(uid)), None) if known else None
+        if allocation is None:
+            return False
+        return await move(self._shared, namespace=allocation.namespace, name=allocation.name, uid=uid)
+
+
+async def move(shared: Shared, *, namespace: str, name: str, uid: str) -> bool:
+    """Give a pod a new resourceVersion: Bindings that were prepared before are refused. True when it has a node.
+
+    Raises KubeErrors, also when the answer is lost: then nothing may be concluded.
+    """
+    body = {"metadata": {"uid": uid, "annotations": {names.WAKE: uuid.uuid4().hex}}}
+    try:
+        raw = await shared.client.patch(PODS.path(namespace, name), body, kind=PatchKind.MERGE)
+    except (NotFound, Conflict):
+        return False  # The pod is gone, or another one has its name.
+    pod = _decode(raw)
+    if seen := view(pod, shared.resources):
+        shared.pods.learn(seen, fresh=True)
+    return bool(pod.spec.node_name)

@@ -6,6 +6,7 @@ still gated is simply let in.
 """
 
 import asyncio
+import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -64,9 +65,10 @@ class Promiser:
         plan = self.plan()
         self.kept_free = dict(plan.kept_free)
         complete = await self._promise(plan)
+        complete &= await self._passer.finish()
         late = self._passer.overdue()
         if late and (queue := self.waiting()):
-            self._told -= await self._passer.pass_on(queue, late)
+            complete &= await self._passer.pass_on(queue, late)
         if not await self._tell_scheduler() or not complete:
             return Retry("a promise or a gate was not written")
         return self._next_look(waits_for_room=bool(late))
@@ -124,7 +126,7 @@ class Promiser:
         The second is for pods that lost a promise and have a new one: the scheduler rejected them, and no event
         would make it look again (verified row 4). After a restart nobody knows who was told, so each is told once.
         """
-        promised = [pod for pod in self._pods.unplaced() if self._book.promise(pod.uid)]
+        promised = [pod for pod in self._pods.unplaced() if self._usable(pod)]
         self._told &= {pod.uid for pod in promised}
         limit = asyncio.Semaphore(_PARALLEL)
 
@@ -135,8 +137,13 @@ class Promiser:
         untold = [pod for pod in promised if not pod.deleting and (pod.gated or pod.uid not in self._told)]
         return all(await asyncio.gather(*(tell(pod) for pod in untold)))
 
-    def _wake(self) -> dict[str, Any]:
-        return {"metadata": {"annotations": {names.WAKE: ledger.stamp(self._clock())}}}
+    def _usable(self, pod: PodView) -> bool:
+        promise = self._book.promise(pod.uid)
+        return promise is not None and promise.usable
+
+    @staticmethod
+    def _wake() -> dict[str, Any]:
+        return {"metadata": {"annotations": {names.WAKE: uuid.uuid4().hex}}}
 
     async def _patch(self, pod: PodView, change: Mapping[str, Any]) -> bool:
         """Change this pod and no successor of the same name."""

@@ -22,8 +22,15 @@ class SharedRead:
             await asyncio.shield(before)
         if self._running is before:
             self._running = asyncio.create_task(self._run(), name=self._name)
+            self._running.add_done_callback(_heard)
         if self._running is not None:
             await asyncio.shield(self._running)
 
     async def _run(self) -> None:
         await self._read()
+
+
+def _heard(task: asyncio.Task[None]) -> None:
+    """Whoever asked may be cancelled by now; its failure then concerns nobody."""
+    if not task.cancelled():
+        task.exception()

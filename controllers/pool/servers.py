@@ -19,9 +19,11 @@ from service.objects import Node, ObjectMeta, Projection
 
 
 class Phase(StrEnum):
-    """Life of an allocation: promised, used by a placed pod, waiting to be empty."""
+    """Life of an allocation: promised, perhaps revoked, used by a placed pod, waiting to be empty."""
 
     RESERVED = "Reserved"
+    PASSING = "Passing"
+    """Revoked: no Binding may be made on it any more, but one may have been; the pod is asked."""
     BOUND = "Bound"
     DRAINING = "Draining"
 

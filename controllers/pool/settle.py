@@ -77,8 +77,7 @@ class Settler:
                 return Retry("the object was made and removed again")
         inventory = self._inventory(node, server) if node and serves else Inventory()
         self._report(node, inventory)
-        if wait := await self._witnesses.hear(server):
-            return After(wait)
+        await self._witnesses.hear(server)
         await self._look_up_unknown(server)
         status = ledger.settle(server, self._scene(name, inventory))
         if status != server.status:

@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from controllers.pool import ledger
@@ -127,11 +128,28 @@ def test_a_card_that_is_not_free_cannot_be_reserved() -> None:
     assert (status.free, status.held, status.total) == (0, 2, 3)
 
 
-def test_only_an_unused_promise_can_be_given_back() -> None:
+def test_an_unused_promise_is_revoked_and_then_resolved_by_what_its_pod_says() -> None:
     held = [
         build.allocation("GPU-0", "u1", "Bound"),
         build.allocation("GPU-1", "u1"),
         build.allocation("GPU-2", "u2"),
+        build.allocation("GPU-3", "u3"),
     ]
-    status = ledger.give_back(build.server(of=build.cards(1, 1, 1), held=held), "u1")
-    assert [(a.card, a.phase) for a in status.allocations] == [("GPU-0", "Bound"), ("GPU-2", "Reserved")]
+    server = build.server(of=build.cards(1, 1, 1, 1), held=held)
+    revoked = ledger.revoke(server, {"u1", "u2"}, now=build.NOW)
+    assert phases(revoked) == ["Bound", "Passing", "Passing", "Reserved"]
+    resolved = ledger.resolve(
+        msgspec.structs.replace(server, status=revoked), {"u1": False, "u2": True}, now=build.NOW
+    )
+    assert [(a.card, a.phase) for a in resolved.allocations] == [
+        ("GPU-0", "Bound"),
+        ("GPU-2", "Bound"),
+        ("GPU-3", "Reserved"),
+    ]
+
+
+def test_a_revoked_promise_becomes_bound_when_its_pod_turns_out_to_be_placed() -> None:
+    server = build.server(held=[build.allocation(phase="Passing")])
+    assert phases(settle(server, Fate.PLACED)) == ["Bound"]
+    assert phases(settle(server, Fate.WAITING)) == ["Passing"]
+    assert phases(settle(server, Fate.NEVER_PLACED)) == []
