@@ -1,0 +1,174 @@
+"""`tenure holders` and `tenure node --once --dry-run`: what a scan says, and what would be written of it.
+
+Functions for the command line to mount; none of them writes anything.
+"""
+
+import json
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from controllers.occupancy import node as node_object
+from controllers.occupancy.assemble import scanner_of
+from controllers.occupancy.cards import profile_name
+from controllers.occupancy.damping import Damping, Standing, settle
+from controllers.occupancy.labels import cordon, host_held
+from controllers.occupancy.pods import NodePod, PodIndex
+from controllers.occupancy.profiles import HOLDERS, IN_USE, Profile, keys
+from controllers.occupancy.publish import Profiles
+from controllers.occupancy.scanner import Scan
+from service import names
+from service.kube.client import KubeClient
+from service.kube.errors import KubeError, NotFound
+from service.kube.resources import NODES, PODS
+from service.objects import Node, ObjectMeta
+from service.settings import Settings
+
+
+class Held(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A process on a card. `managed`: k8s, host, lupine or unknown. `pod` is `namespace/name`."""
+
+    pid: int = 0
+    command: str = ""
+    managed: str = "unknown"
+    pod: str = ""
+
+
+class CardHoldings(msgspec.Struct, frozen=True, rename="camel"):
+    """A card and who holds it. `state`: free, host, k8s or unknown; `reason` says why it is not fully known."""
+
+    node: str
+    card: str
+    vendor: str
+    model: str
+    state: str
+    holders: tuple[Held, ...] = ()
+    reason: str = ""
+
+
+class Holdings(msgspec.Struct, frozen=True, rename="camel"):
+    """Cards of a node or of the cluster. `problem`: why nothing of the host could be seen."""
+
+    cards: tuple[CardHoldings, ...]
+    problem: str = ""
+
+    @property
+    def has_findings(self) -> bool:
+        """True when a card is held by the host or not known: exit code 1."""
+        return bool(self.problem) or any(card.state in {"host", "unknown"} for card in self.cards)
+
+
+class Preview(msgspec.Struct, frozen=True, rename="camel"):
+    """What the agent would write: keys by profile, the node's label (absent: none), and the list of cordoned cards."""
+
+    node: str
+    profiles: dict[str, dict[str, str]]
+    label: str | None
+    cordon: str | None
+    problem: str = ""
+
+
+async def of_node(settings: Settings, client: KubeClient | None = None) -> Holdings:
+    """Scan this node once. With a client, pods are named; without one, their uids stay in the dark."""
+    scan, _ = await _scan(settings, client)
+    node = node_name(settings)
+    return Holdings(tuple(_holdings(node, settle(None, v, Damping(), "")) for v in scan.verdicts), scan.blind)
+
+
+async def of_cluster(settings: Settings, client: KubeClient) -> Holdings:
+    """What all nodes' agents published. Raises KubeError."""
+    profiles = Profiles(client, settings.occupancy.profiles, node="", resync_s=settings.occupancy.resync_s)
+    listed = await profiles.everywhere()
+    if listed is None:
+        return Holdings(
+            (), f"this cluster has no {settings.occupancy.profiles.plural}: is the kind installed?"
+        )
+    return Holdings(tuple(sorted(map(_published, listed), key=lambda card: (card.node, card.card))))
+
+
+async def preview(settings: Settings, client: KubeClient | None = None) -> Preview:
+    """One scan, and the writes that would follow from it alone."""
+    name = node_name(settings)
+    scan, node = await _scan(settings, client)
+    damping = Damping(settings.occupancy.host_rounds, settings.occupancy.clean_rounds)
+    standings = tuple(settle(None, verdict, damping, "") for verdict in scan.verdicts)
+    before = node_object.before(node)
+    listed, _ = cordon(before, standings).annotations()
+    return Preview(
+        node=name,
+        profiles={profile_name(name, s.verdict.card): keys(s) for s in standings},
+        label=host_held(standings, complete=scan.complete and not scan.blind),
+        cordon=listed,
+        problem=scan.blind,
+    )
+
+
+def lines(seen: Preview) -> Iterable[str]:
+    """A preview as text, a line for each thing that would be written."""
+    if seen.problem:
+        yield seen.problem
+    for name, told in seen.profiles.items():
+        yield f"profile {name}: {json.dumps(told, ensure_ascii=False) if told else 'no keys (unknown)'}"
+    yield f"label {names.HOST_HELD_LABEL}: {seen.label if seen.label is not None else 'none'}"
+    yield f"annotation {names.DEVICE_CORDON}: {seen.cordon or 'none'}"
+
+
+def node_name(settings: Settings) -> str:
+    """The name of this node in the cluster."""
+    return settings.node.name or socket.gethostname().lower()
+
+
+async def _scan(settings: Settings, client: KubeClient | None) -> tuple[Scan, Node]:
+    scanner, name = scanner_of(settings.occupancy), node_name(settings)
+    nobody = Node(ObjectMeta(name))
+    if client is None:
+        return await scanner.scan(PodIndex()), nobody
+    return await scanner.scan(await _pods(client, name)), await _node(client, name) or nobody
+
+
+class _Pods(msgspec.Struct):
+    items: list[NodePod]
+
+
+async def _pods(client: KubeClient, node: str) -> PodIndex:
+    try:
+        body = await client.get(PODS.path(), params={"fieldSelector": f"spec.nodeName={node}"})
+        return PodIndex.of(msgspec.json.decode(body, type=_Pods).items)
+    except (KubeError, msgspec.MsgspecError):
+        return PodIndex()
+
+
+async def _node(client: KubeClient, name: str) -> Node | None:
+    try:
+        return msgspec.json.decode(await client.get(NODES.path(name=name)), type=Node)
+    except NotFound:
+        return None
+
+
+def _holdings(node: str, standing: Standing) -> CardHoldings:
+    verdict = standing.verdict
+    card = verdict.card
+    held = tuple(Held(h.pid, h.command, h.managed.value, h.names_pod) for h in verdict.holders)
+    return CardHoldings(node, card.id, card.vendor, card.model, verdict.state.value, held, verdict.reason)
+
+
+def _published(profile: Profile) -> CardHoldings:
+    """A profile as holdings. What is not published is unknown, and what cannot be read too."""
+    extra = profile.spec.extra
+    try:
+        text = extra.get(HOLDERS)
+        held = msgspec.json.decode(text, type=tuple[Held, ...]) if isinstance(text, str) else ()
+    except (msgspec.MsgspecError, RecursionError):
+        held = ()
+    name = str(extra.get("id") or profile.metadata.name)
+    node, spec = profile.spec.node_name, profile.spec
+    return CardHoldings(node, name, spec.vendor, spec.model, _state(extra, held), held)
+
+
+def _state(extra: dict[str, Any], held: tuple[Held, ...]) -> str:
+    kinds = {holder.managed for holder in held}
+    if extra.get(IN_USE) not in {"true", "false"} or "unknown" in kinds:
+        return "unknown"
+    return "host" if "host" in kinds else "k8s" if "k8s" in kinds else "free"
