@@ -6,7 +6,7 @@ from datetime import datetime
 from controllers.pool import placement
 from controllers.pool.book import Book, Promise
 from controllers.pool.demand import Demand
-from controllers.pool.placement import Offer, Waiting
+from controllers.pool.placement import KeptCard, Offer, Waiting
 from controllers.pool.pods import Pods, PodView
 from controllers.pool.servers import Allocation, Card, Reason, RemoteServer
 from service import api
@@ -21,14 +21,14 @@ _PHASE_STATE = {
 
 
 class Explainer:
-    """Answers from one replica's memory. `queue` gives the waiting pods, `kept_free` server to uid."""
+    """Answers from one replica's memory. `queue` has the waiting pods, `kept` tells for whom a free card is kept."""
 
     def __init__(
-        self, book: Book, pods: Pods, *, queue: Iterable[Waiting], kept_free: Mapping[str, str], now: datetime
+        self, book: Book, pods: Pods, *, queue: Iterable[Waiting], kept: Mapping[KeptCard, str], now: datetime
     ) -> None:
         self._book = book
         self._pods = pods
-        self._kept_free = kept_free
+        self._kept = kept
         self._now = now
         ordered = sorted(queue, key=lambda item: item.place)
         self._places = {item.uid: number for number, item in enumerate(ordered, start=1)}
@@ -108,11 +108,11 @@ class Explainer:
     def _why(self, asked: Demand, offer: Offer, uid: str) -> str:
         """One server's answer to one demand."""
         wanted = len(asked.slots)
-        keeper = self._kept_free.get(offer.server)
-        if placement.fit(asked.slots, offer.free) is not None:
-            if keeper and keeper != uid:
-                return "kept free for a pod that has waited too long for more cards"
+        for_it = [card for card in offer.free if self._kept.get((offer.server, card.id), uid) == uid]
+        if placement.fit(asked.slots, for_it) is not None:
             return "could serve it as soon as those before it are served"
+        if placement.fit(asked.slots, offer.free) is not None:
+            return "its free cards are kept for a pod that has waited too long for more of them"
         if placement.fit(asked.slots, offer.offered) is not None:
             return self._busy(wanted, offer)
         least = min(asked.slots)

@@ -50,13 +50,17 @@ class Waiting:
         return (-self.priority, self.since, self.uid)
 
 
+KeptCard = tuple[str, str]
+"""Server and card id."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one round decides: promises in order, and servers that are kept free for a pod that starves."""
+    """What one round decides: promises in order, and cards that are kept for a pod that starves."""
 
     promises: tuple[tuple[Waiting, Choice], ...]
-    kept_free: Mapping[str, str]
-    """Server to the uid of the pod it is kept free for."""
+    kept: Mapping[KeptCard, str]
+    """Free cards that nobody else gets, and the uid of the pod they are kept for."""
 
 
 def fit(slots: Sequence[int], cards: Iterable[Card]) -> tuple[Card, ...] | None:
@@ -99,30 +103,55 @@ def plan(
 ) -> Plan:
     """Serve the queue in order. A pod is passed over only when the free cards cannot serve it.
 
-    A pod that was passed over for `starvation` keeps the server with its best chance free of everybody behind it.
+    A pod that was passed over for `starvation` gets a server: the one that lacks the fewest cards. Those it needs
+    there and that are free already are kept for it; nobody behind it gets them.
     """
     pool = {offer.server: offer for offer in offers}
     promises: list[tuple[Waiting, Choice]] = []
-    kept_free: dict[str, str] = {}
+    kept: dict[KeptCard, str] = {}
     for pod in sorted(waiting, key=lambda pod: pod.place):
-        open_to_all = [offer for name, offer in pool.items() if name not in kept_free]
-        choice = choose(pod.demand, open_to_all, policy)
+        choice = choose(pod.demand, pool.values(), policy)
         if choice is not None:
             promises.append((pod, choice))
+        elif now - pod.since >= starvation and (choice := _best_chance(pod.demand, pool.values())):
+            kept |= {(choice.server, card.id): pod.uid for card in choice.cards}
+        if choice is not None:
             pool[choice.server] = _without(pool[choice.server], {card.id for card in choice.cards})
-        elif now - pod.since >= starvation and (server := _best_chance(pod.demand, open_to_all)):
-            kept_free[server] = pod.uid
-    return Plan(tuple(promises), kept_free)
+    return Plan(tuple(promises), kept)
 
 
 def _without(offer: Offer, ids: AbstractSet[str]) -> Offer:
     return Offer(offer.server, tuple(card for card in offer.free if card.id not in ids), offer.offered)
 
 
-def _best_chance(demand: Demand, offers: Iterable[Offer]) -> str | None:
-    """The server that could serve the demand if it were empty and lacks the fewest cards now."""
-    able = [offer for offer in offers if fit(demand.slots, offer.offered) is not None]
-    return min(able, key=lambda offer: (-len(offer.free), offer.server)).server if able else None
+def _best_chance(demand: Demand, offers: Iterable[Offer]) -> Choice | None:
+    """The server that could serve the demand if it were empty and lacks the fewest cards; its free cards for it."""
+    ranked = []
+    for offer in offers:
+        target = _target(demand.slots, offer)
+        if target is not None:
+            ready = tuple(card for card in target if card in offer.free)
+            ranked.append((len(target) - len(ready), offer.server, ready))
+    best = min(ranked, key=lambda item: item[:2], default=None)
+    return Choice(best[1], best[2]) if best else None
+
+
+def _target(slots: Sequence[int], offer: Offer) -> list[Card] | None:
+    """Cards of a server that would fill every slot, free ones first.
+
+    Largest slot first: whatever it takes would have fitted all other slots too, so it cannot spoil the rest.
+    """
+    left = sorted(
+        offer.offered, key=lambda card: (card not in offer.free, card.memory_mib, card.index, card.id)
+    )
+    chosen: list[Card] = []
+    for least in sorted(slots, reverse=True):
+        found = next((card for card in left if card.memory_mib >= least), None)
+        if found is None:
+            return None
+        left.remove(found)
+        chosen.append(found)
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@
 Every replica keeps book and pods; only the leader runs the controllers. Any replica's extender may answer.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -19,6 +19,7 @@ from controllers.pool.fresh import OwnWrites
 from controllers.pool.lookup import Lookup
 from controllers.pool.metrics import PoolMetrics
 from controllers.pool.passing import Passer
+from controllers.pool.placement import KeptCard
 from controllers.pool.pods import Pods, PodView, view
 from controllers.pool.promise import Promiser
 from controllers.pool.room import Room
@@ -119,13 +120,18 @@ class Pool:
         """One round over the queue."""
         return await self._promiser.round()
 
+    @property
+    def kept(self) -> Mapping[KeptCard, str]:
+        """Free cards that are kept for a pod that starves."""
+        return self._promiser.kept
+
     def explainer(self) -> Explainer:
         """Answers for the JSON API, the commands and the page."""
         return Explainer(
             self.shared.book,
             self.shared.pods,
             queue=self._promiser.waiting(),
-            kept_free=self._promiser.kept_free,
+            kept=self._promiser.kept,
             now=self.shared.clock(),
         )
 

@@ -17,7 +17,7 @@ import structlog
 
 from controllers.pool import ledger, placement
 from controllers.pool.passing import Passer
-from controllers.pool.placement import Choice, Plan, Waiting
+from controllers.pool.placement import Choice, KeptCard, Plan, Waiting
 from controllers.pool.pods import PodView, view
 from controllers.pool.servers import RemoteServer, RemoteServerStatus
 from controllers.pool.shared import Shared
@@ -58,12 +58,12 @@ class Promiser:
         self._resources = shared.resources
         self._told: set[str] = set()
         """Pods that the scheduler was told about since they have their promise: let in, or woken."""
-        self.kept_free: dict[str, str] = {}
+        self.kept: Mapping[KeptCard, str] = {}
 
     async def round(self) -> Outcome:
         """Promise what is free to those who are first, and let in whoever has a promise."""
         plan = self.plan()
-        self.kept_free = dict(plan.kept_free)
+        self.kept = plan.kept
         complete = await self._promise(plan)
         complete &= await self._passer.finish()
         late = self._passer.overdue()

@@ -208,12 +208,14 @@ class Universe:
         return "the calls do not come to an end"
 
     def _asleep(self) -> str | None:
-        """A pod that waits although one server's free cards could serve it."""
+        """A pod that waits although one server's free cards, none of them kept for a starving pod, could serve it."""
         free = {
             name: [
                 card.get("memoryMiB", 0)
                 for card in server["status"].get("cards", ())
-                if card.get("offered") and (name, card["id"]) not in self._taken()
+                if card.get("offered")
+                and (name, card["id"]) not in self._taken()
+                and (name, card["id"]) not in self.replicas[0].pool.kept
             ]
             for name, server in self.world.servers.items()
         }

@@ -73,18 +73,25 @@ def test_a_pod_is_passed_over_only_when_the_free_cards_cannot_serve_it() -> None
     assert served(plan(pods, [build.offer("s", 10, 10)])) == {"large": "s"}
 
 
-def test_a_pod_that_starves_keeps_the_server_with_its_best_chance_free() -> None:
+def test_a_pod_that_starves_keeps_the_free_cards_of_the_server_with_its_best_chance() -> None:
     pods = [build.waiting("large", count=4, since=build.ago(601)), build.waiting("small", since=build.ago(1))]
     offers = [build.offer("far", 1, held=[1, 1, 1]), build.offer("near", 1, 1, 1, held=[1])]
     found = plan(pods, offers)
-    assert found.kept_free == {"near": "large"}
+    assert found.kept == {("near", f"near-{number}"): "large" for number in range(3)}
     assert served(found) == {"small": "far"}
 
 
-def test_no_server_is_kept_free_for_a_pod_that_none_could_ever_serve() -> None:
+def test_only_the_cards_that_a_starving_pod_could_use_are_kept_for_it() -> None:
+    pods = [build.waiting("picky", mib=20, since=build.ago(601)), build.waiting("small", since=build.ago(1))]
+    found = plan(pods, [build.offer("s", 10, held=[40])])
+    assert not found.kept
+    assert served(found) == {"small": "s"}
+
+
+def test_nothing_is_kept_for_a_pod_that_none_could_ever_serve() -> None:
     pods = [build.waiting("huge", count=9, since=build.ago(9999)), build.waiting("small")]
     found = plan(pods, [build.offer("s", 1, 1)])
-    assert not found.kept_free
+    assert not found.kept
     assert served(found) == {"small": "s"}
 
 
