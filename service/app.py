@@ -57,7 +57,7 @@ async def serve(settings: Settings) -> int:
 async def node(settings: Settings) -> int:
     """Run a node's agent until it is told to stop; the exit code. Raises ListenError."""
     process = _Process(settings)
-    return await process.run([Part("ports", process.reserve), *process.ops([])])
+    return await process.run([process.ports(), *process.ops([])])
 
 
 class _Process:
@@ -87,16 +87,23 @@ class _Process:
         self._listeners.append(listener)
         return listener
 
-    async def reserve(self) -> None:
+    def ports(self) -> Part:
         """Take every port before anything else, so that an occupied one is known at once."""
-        for listener in self._listeners:
-            await listener.reserve()
+        return Part("ports", self._reserve, self._release)
 
     def ops(self, routes: Sequence[web.RouteDef]) -> Iterator[Part]:
         """The first parts: whatever goes wrong after them can be seen from outside."""
         own = ops_routes(self.lifecycle, self.metrics.registry)
         yield Part("ops listener", partial(self._ops.open, [*own, *routes]), self._ops.close)
         yield self.lifecycle.task("loop lag", LoopLag(self.metrics).run, owner="process")
+
+    async def _reserve(self) -> None:
+        for listener in self._listeners:
+            await listener.reserve()
+
+    async def _release(self) -> None:
+        for listener in self._listeners:
+            await listener.close()
 
     async def run(self, parts: Sequence[Part], *, doors: Sequence[Listener] = ()) -> int:
         """The whole life; `doors` close after the drain, before anything behind them stops."""
@@ -138,7 +145,7 @@ class _Server:
         process, scheduling, certificates = self._process, self._scheduling, self._certificates
         admission = admission_routes(process.settings, process.metrics)
         yield Part("API client", nothing, self._client.close)
-        yield Part("ports", process.reserve)
+        yield process.ports()
         yield from process.ops(scheduling.answers() if scheduling else [])
         yield from scheduling.caches() if scheduling else ()
         yield Part("certificate", certificates.start)
