@@ -82,6 +82,6 @@ def _certificate(frame: re.Match[bytes]) -> x509.Certificate | None:
             b64decode(b"".join(frame["body"].split()), validate=True)
         )
         reading.renew_at(certificate)  # The library reads times only when asked, and may then refuse them.
-    except (ValueError, OverflowError):
+    except reading.UNREADABLE:
         return None
     return certificate

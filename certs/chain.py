@@ -11,16 +11,12 @@ from ipaddress import ip_address
 from typing import Final
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.x509 import verification
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import Criticality, ExtensionPolicy, PolicyBuilder, Store
 
 from certs import reading
 from certs.pki import KeyPair
-
-# Go refuses signatures with these since 1.18.
-_BROKEN_HASHES: Final = (hashes.MD5, hashes.SHA1)
 
 
 def _has_server_usage(
@@ -51,8 +47,6 @@ def no_chain(pair: KeyPair, *, roots: Collection[x509.Certificate], now: datetim
     """Why no chain leads from one of the roots to the pair at `now`; None when one does. Names are not looked at."""
     if reason := reading.outside_validity(pair.certificate, now):
         return f"the certificate: {reason}"
-    if isinstance(pair.certificate.signature_hash_algorithm, _BROKEN_HASHES):
-        return "the certificate is signed with a broken hash (SHA-1 or MD5)"
     if not roots:
         return "there is no CA to trust"
     # The verifier for clients, because it leaves names alone: those were compared above, with a better sentence.
@@ -65,7 +59,7 @@ def no_chain(pair: KeyPair, *, roots: Collection[x509.Certificate], now: datetim
     )
     try:
         verifier.verify(pair.certificate, list(pair.intermediates))
-    except (verification.VerificationError, ValueError) as error:
+    except (verification.VerificationError, *reading.UNREADABLE) as error:
         return f"no trusted CA leads to the certificate ({_shortened(error)})"
     return None
 

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from certs.reading import ORGANIZATION, extension, renew_at
+from certs.reading import ORGANIZATION, UNREADABLE, extension, renew_at
 
 # Clocks of peers may be behind ours by this much (as in OPA's rotator); a short life is opened earlier by a tenth.
 BACKDATE: Final = timedelta(hours=1)
@@ -116,7 +116,7 @@ def read_pair(certificate_pem: bytes, key_pem: bytes) -> KeyPair:
         certificate, *intermediates = x509.load_pem_x509_certificates(certificate_pem)
         public = certificate.public_key()
         renew_at(certificate)  # Times too are read, and may be refused, only when asked for.
-    except (ValueError, OverflowError, UnsupportedAlgorithm):
+    except UNREADABLE:
         raise PkiError(
             "the certificate is unreadable" if certificate_pem else "there is no certificate"
         ) from None

@@ -16,6 +16,18 @@ TOLERANCE: Final = timedelta(minutes=5)
 RENEW_AFTER: Final = 2 / 3
 ORGANIZATION: Final = "Tenure"
 
+# What the library raises for a certificate that breaks the rules, some of it only when a field is asked for.
+UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    OverflowError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+
 E = TypeVar("E", bound=x509.ExtensionType)
 
 
@@ -49,7 +61,7 @@ def signed_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
     """Whether the issuer's key made the signature."""
     try:
         certificate.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+    except (*UNREADABLE, InvalidSignature):
         return False
     return True
 
@@ -58,7 +70,7 @@ def is_ours(certificate: x509.Certificate) -> bool:
     """Whether this is a CA that Tenure made for itself."""
     try:
         name, issuer = certificate.subject, certificate.issuer
-    except ValueError:  # names are read only when asked for
+    except UNREADABLE:
         return False
     organizations = [part.value for part in name.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
     return name == issuer and organizations == [ORGANIZATION]
@@ -68,7 +80,7 @@ def extension(certificate: x509.Certificate, kind: type[E]) -> E | None:
     """The value of an extension; None when it is absent or unreadable."""
     try:
         return certificate.extensions.get_extension_for_class(kind).value
-    except (ValueError, x509.DuplicateExtension, x509.ExtensionNotFound):
+    except (*UNREADABLE, x509.ExtensionNotFound):
         return None
 
 
@@ -76,7 +88,7 @@ def described(certificate: x509.Certificate) -> str:
     """A short name for people."""
     try:
         name = certificate.subject.rfc4514_string()
-    except ValueError:
+    except UNREADABLE:
         name = ""
     return name or f"serial {certificate.serial_number:x}"
 

@@ -5,6 +5,7 @@ is served then against the caBundle that it knows then.
 """
 
 import asyncio
+import ssl
 import time
 from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -164,6 +165,20 @@ class Cluster:
         return None
 
 
+async def served_leaf(replica: Replica) -> x509.Certificate:
+    """What a client gets who asks now, and who trusts everybody."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    _, writer = await asyncio.open_connection(HOST, replica.port, ssl=context)
+    try:
+        der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    return x509.load_der_x509_certificate(der)
+
+
 @dataclass(slots=True)
 class Load:
     """Admissions one after the other, and those that failed."""
@@ -250,9 +265,9 @@ async def _ended(task: "asyncio.Task[None]") -> None:
         await task
 
 
-async def ready(*replicas: Replica) -> None:
+async def ready(*replicas: Replica, within: float = SECONDS) -> None:
     for certificates in (replica.certificates for replica in replicas):
-        await eventually(partial(_trusted, certificates), within=SECONDS)
+        await eventually(partial(_trusted, certificates), within=within)
 
 
 def _trusted(certificates: Certificates) -> bool:

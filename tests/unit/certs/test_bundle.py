@@ -1,15 +1,18 @@
 """Merging caBundles: field case F3 and its relatives."""
 
-from base64 import b64decode, b64encode
+from base64 import b64encode
+from contextlib import suppress
 
 import pytest
 from cryptography import x509
-from hypothesis import given
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtendedKeyUsageOID
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certs import bundle, pki, reading
+from certs import bundle, chain, pki, reading, rollover
 from certs.bundle import Merge
-from certs.pki import pem
+from certs.pki import KeyPair, PkiError, pem
 from tests.unit.certs import made
 from tests.unit.certs.made import DAY, NOW, YEAR
 
@@ -91,14 +94,35 @@ def test_no_valid_ca_is_ever_lost_and_ours_is_always_there(texts: list[bytes]) -
     assert merge(merged.pem) == Merge(merged.pem)
 
 
-@given(st.data())
-def test_a_certificate_with_flipped_bytes_never_stops_us(data: st.DataObject) -> None:
-    der = bytearray(b64decode(b"".join(pem(OTHER).splitlines()[1:-1])))
-    for _ in range(data.draw(st.integers(1, 3))):
-        der[data.draw(st.integers(0, len(der) - 1))] = data.draw(st.integers(0, 255))
-    text = b"-----BEGIN CERTIFICATE-----\n" + b64encode(bytes(der)) + b"\n-----END CERTIFICATE-----\n"
+ISSUER = made.ca("Issuer")
+SIGNED = made.leaf(ISSUER, "a", "127.0.0.1", usages=[ExtendedKeyUsageOID.SERVER_AUTH])
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A certificate with a few wrong bytes, in a frame that is intact."""
+    der = bytearray(draw(st.sampled_from([OTHER, OURS, SIGNED.certificate])).public_bytes(Encoding.DER))
+    for _ in range(draw(st.integers(1, 3))):
+        der[draw(st.integers(0, len(der) - 1))] = draw(st.integers(0, 255))
+    return b"-----BEGIN CERTIFICATE-----\n" + b64encode(der) + b"\n-----END CERTIFICATE-----\n"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@settings(max_examples=300, deadline=None)
+@given(damaged())
+def test_a_damaged_certificate_never_stops_us(text: bytes) -> None:
     merged = bundle.merge(text, [OURS], now=NOW, retired=reading.is_ours)
-    assert OURS in bundle.read(merged.pem).certificates
+    found = bundle.read(merged.pem)
+    assert OURS in found.certificates
+    for certificate in bundle.read(text).certificates:
+        assert reading.described(certificate)
+        reading.unfit_as_ca(certificate, NOW)
+        pair = KeyPair(certificate, SIGNED.key)
+        chain.distrust(pair, roots=[ISSUER.certificate], host="a", now=NOW)
+        chain.distrust(SIGNED, roots=[certificate], host="a", now=NOW)
+        rollover.leaf_due(certificate, ISSUER.certificate, NOW)
+    with suppress(PkiError):
+        pki.read_pair(text, SIGNED.key_pem)
 
 
 def test_an_equal_certificate_counts_once() -> None:
