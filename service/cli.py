@@ -192,7 +192,8 @@ def run(arguments: Sequence[str]) -> int:
     except EXPECTED as error:
         return _wrong(str(error))
     except typer.TyperException as error:
-        return _wrong(f"{error.format_message()} (see tenure --help)")
+        sentence = error.format_message()  # empty when there was no command: the help is printed then
+        return _wrong(f"{sentence} (see tenure --help)" if sentence else "")
 
 
 def _wrong(text: str) -> int:

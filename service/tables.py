@@ -1,6 +1,6 @@
 """What the reading commands print for people."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -43,7 +43,7 @@ def pool(answer: api.Servers) -> RenderableType:
 
 def explanation(answer: api.Explanation) -> RenderableType:
     """A sentence, then what stands behind it."""
-    parts: list[RenderableType] = [_text(f"{answer.pod} {answer.sentence}", style="bold")]
+    parts: list[RenderableType] = [_text(f"{answer.pod}: {answer.sentence}", style="bold")]
     parts += [_text(line) for line in _facts(answer)]
     if answer.cards:
         parts.append(_given(answer.cards))
@@ -75,7 +75,11 @@ def _total(answer: api.Servers) -> str:
     cards = [card for server in answer.servers for card in server.cards]
     free = sum(card.state is api.CardState.FREE for card in cards)
     held = sum(card.holder is not None for card in cards)
-    return f"{len(answer.servers)} servers, {len(cards)} cards: {free} free, {held} held"
+    return f"{_count(answer.servers, 'server')}, {_count(cards, 'card')}: {free} free, {held} held"
+
+
+def _count(things: Sized, noun: str) -> str:
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
 
 
 def _facts(answer: api.Explanation) -> Iterator[str]:
