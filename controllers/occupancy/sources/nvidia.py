@@ -10,9 +10,11 @@ from controllers.occupancy.procfs import read_text
 from controllers.occupancy.sources.host import Host, names
 from controllers.occupancy.sources.look import Look
 from controllers.occupancy.tools import ToolError, Tools
-from controllers.occupancy.vendors import nvidia, nvml_probe
+from controllers.occupancy.vendors import nvidia
 from controllers.occupancy.walk import Walker
 
+# A program of its own, never imported: whatever is wrong with NVML stays in there.
+_PROBE = Path(nvidia.__file__).with_name("nvml_probe.py")
 _CSV = "--format=csv,noheader,nounits"
 
 
@@ -57,8 +59,7 @@ class NvidiaSource:
 
     async def _nvml(self) -> nvidia.NvmlAnswer:
         """Raises ToolError."""
-        probe = Path(nvml_probe.__file__)
-        answer = await self._tools.run_file(Path(sys.executable), "-I", str(probe), name=nvidia.NVML)
+        answer = await self._tools.run_file(Path(sys.executable), "-I", str(_PROBE), name=nvidia.NVML)
         read = None if answer.code else nvidia.read_nvml(answer.data)
         if read is None or (not read.gpus and not read.unreadable):
             raise ToolError(Why.FAILED, f"{nvidia.NVML}: {_first_line(answer.data) or 'lists no card'}")
