@@ -128,6 +128,25 @@ class Explanation(Answer, frozen=True):
     cards: tuple[GivenCard, ...] = ()
 
 
+class Certificate(Answer, frozen=True):
+    """One certificate in use: what it is for, its subject, and its end (RFC 3339)."""
+
+    purpose: str
+    name: str
+    expires: str
+
+
+class Certificates(Answer, frozen=True):
+    """What the webhook's certificate stands on. `distrust`: why the API server would refuse it; None: it would not.
+
+    `troubles` are sentences about what could not be kept in order and works on as it was.
+    """
+
+    certificates: tuple[Certificate, ...]
+    distrust: str | None
+    troubles: tuple[str, ...]
+
+
 class Failure(Answer, frozen=True):
     """The body of any answer that is not 200."""
 
