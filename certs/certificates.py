@@ -26,6 +26,7 @@ from certs.secrets import AgreedSecret
 from certs.serving import LiveContext
 from certs.upkeep import Upkeep
 from certs.watching import Watched, watching
+from service import api
 from service.kube.backoff import Backoff
 from service.kube.client import KubeClient
 from service.kube.metrics import KubeMetrics
@@ -92,6 +93,10 @@ class Certificates:
     def unready(self) -> str | None:
         """Why the API server would not get an answer from this process that it trusts; None when it would."""
         return self._upkeep.unready()
+
+    def report(self) -> api.Certificates:
+        """For the status page."""
+        return self._upkeep.report()
 
     async def start(self) -> None:
         """Return as soon as there is a certificate to serve. Tries for as long as that takes."""

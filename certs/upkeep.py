@@ -9,10 +9,12 @@ import msgspec
 import structlog
 from cryptography import x509
 
+from certs import reading
 from certs.metrics import Area, Certificate, CertificateMetrics
 from certs.pki import KeyPair, PkiError
 from certs.serving import LiveContext
 from certs.source import Offer, Retired, Source
+from service import api
 from service.kube.errors import KubeError
 
 log = structlog.get_logger(__name__)
@@ -94,6 +96,22 @@ class Upkeep:
         trouble = self._troubles.get(Area.INJECTION)
         return f"{reason} ({trouble})" if reason and trouble else reason
 
+    def report(self) -> api.Certificates:
+        """For the status page."""
+        roots = self.offer.roots if self.offer else ()
+        coming = [ca for ca in (self.offer.trusted if self.offer else ()) if ca not in roots]
+        pairs = {
+            "webhook": [self.served.pair.certificate] if self.served else [],
+            "CA": roots,
+            "next CA": coming,
+        }
+        refused = self.offer.refused if self.offer else None
+        return api.Certificates(
+            certificates=tuple(_line(purpose, each) for purpose, found in pairs.items() for each in found),
+            distrust=self.unready(),
+            troubles=(*self._troubles.values(), *([refused] if refused else [])),
+        )
+
     async def _guarded(self, area: Area, work: Work) -> bool:
         try:
             wrote = await work()
@@ -143,3 +161,8 @@ class Upkeep:
         self._metrics.renewals.labels(Certificate.LEAF).inc()
         end = offer.pair.certificate.not_valid_after_utc
         log.info("certificate served", expires=end.isoformat(timespec="seconds"))
+
+
+def _line(purpose: str, certificate: x509.Certificate) -> api.Certificate:
+    end = certificate.not_valid_after_utc.isoformat(timespec="seconds")
+    return api.Certificate(purpose=purpose, name=reading.described(certificate), expires=end)

@@ -119,7 +119,7 @@ class Cluster:
                 "failurePolicy": "Fail",
                 "sideEffects": "None",
                 "admissionReviewVersions": ["v1"],
-                "timeoutSeconds": 5,
+                "timeoutSeconds": 30,  # Certificates are on trial, not how busy the machine is.
             }
             for number, port in enumerate(ports)
         ]
@@ -210,7 +210,7 @@ async def admissions(cluster: Cluster, *, pause_s: float = 0.05) -> AsyncIterato
 @asynccontextmanager
 async def cluster_of(lab: Lab, namespace: str) -> AsyncIterator[Cluster]:
     """The webhook configuration goes at the end, before it can hinder anybody."""
-    settings = KubeSettings(kubeconfig=lab.kubeconfig)
+    settings = KubeSettings(kubeconfig=lab.kubeconfig, deadline_s=60)
     client = await KubeClient.connect(settings, metrics=KubeMetrics(MetricSet()))
     cluster = Cluster(lab, client, namespace)
     try:

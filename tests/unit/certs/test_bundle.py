@@ -108,7 +108,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(damaged())
 def test_a_damaged_certificate_never_stops_us(text: bytes) -> None:
     merged = bundle.merge(text, [OURS], now=NOW, retired=reading.is_ours)

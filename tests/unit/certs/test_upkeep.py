@@ -1,6 +1,7 @@
 """When a new certificate follows the one that is served, and what a failure of one part does to the others."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -12,6 +13,7 @@ from certs.pki import KeyPair, PkiError
 from certs.serving import LiveContext
 from certs.source import Offer, Retired
 from certs.upkeep import Look, Upkeep
+from service.api import Certificates
 from service.kube.errors import Unreachable
 from service.metrics import MetricSet
 from tests.unit.certs import made
@@ -165,3 +167,20 @@ async def test_metrics_show_the_seconds_left_and_whether_we_are_trusted(world: S
     assert world.metric("seconds_left", certificate="ca") == 2 * 86_400
     assert world.metric("trusted") == 1
     assert world.metric("renewals_total", certificate="leaf") == 1
+
+
+async def test_the_status_page_is_told_what_is_in_use_until_when_and_what_is_wrong(world: Scripted) -> None:
+    assert world.upkeep.report() == Certificates((), "there is no certificate yet", ())
+    world.offered = replace(
+        offer(made.ca("Current"), made.ca("Next", end=NOW + 2 * made.YEAR)), refused="not yet"
+    )
+    world.failure = Unreachable("no route")
+    await world.upkeep.step()
+    report = world.upkeep.report()
+    assert [(each.purpose, each.name, each.expires) for each in report.certificates] == [
+        ("webhook", "CN=leaf", "2026-03-02T12:00:00+00:00"),
+        ("CA", "CN=Current", "2027-03-01T12:00:00+00:00"),
+        ("next CA", "CN=Next", "2028-02-29T12:00:00+00:00"),
+    ]
+    assert report.distrust == "no CA leads to it (no route)"
+    assert report.troubles == ("no route", "not yet")
