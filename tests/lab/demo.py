@@ -131,7 +131,7 @@ def _loses_forged_keys(run: Run) -> dict[str, Any]:
     _create(run, pod)
     kept = run.lab.wait_for(f"{_PODS}/forger")["metadata"].get("annotations", {})
     left = {key: kept.get(key) for key in forged}
-    table = Table("annotation", "sent", "what is left", title="Forged keys")
+    table = _folding("annotation", "sent", "what is left", title="Forged keys")
     for key, value in forged.items():
         table.add_row(key, value, left[key] or "removed")
     run.console.print(table)
@@ -205,7 +205,7 @@ def _printed(run: Run, name: str) -> str | None:
 
 
 def _table(run: Run, title: str, row: Mapping[str, Any]) -> None:
-    table = Table("", "", title=title, show_header=False)
+    table = _folding("", "", title=title)
     labels = {
         "pod": "pod",
         "node": "runs on node",
@@ -220,19 +220,32 @@ def _table(run: Run, title: str, row: Mapping[str, Any]) -> None:
     run.console.print(table)
 
 
+def _folding(*headers: str, title: str) -> Table:
+    """A table that breaks long cells and never cuts them: people copy card ids."""
+    table = Table(title=title, show_header=any(headers))
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    return table
+
+
 def _write(run: Run, summary: Mapping[str, Any]) -> None:
     path = run.lab.state / "summary.json"
     path.write_text(json.dumps(summary, indent=2) + "\n")
 
 
 def _say_where(run: Run) -> None:
-    table = Table("", "", title="Everything is left running", show_header=False)
-    table.add_row("status page", f"{run.replica.url}/")
-    table.add_row("metrics", f"{run.replica.url}/metrics")
-    table.add_row("cluster", f"export KUBECONFIG={_relative(run.lab.kubeconfig)}")
-    table.add_row("the same as JSON", str(_relative(run.lab.state / "summary.json")))
-    table.add_row("end it", "make stop")
-    run.console.print(table)
+    """Plain lines, so that they can be copied whole."""
+    lines = {
+        "status page": f"{run.replica.url}/",
+        "metrics": f"{run.replica.url}/metrics",
+        "the cluster": f"export KUBECONFIG={_relative(run.lab.kubeconfig)}",
+        "look around": f".venv/bin/tenure pool --server {run.replica.url}",
+        "same as JSON": _relative(run.lab.state / "summary.json"),
+        "end it": "make stop",
+    }
+    run.console.rule("Everything is left running")
+    for label, text in lines.items():
+        run.console.print(f"{label:<13} {text}", highlight=False, soft_wrap=True)
 
 
 def _relative(path: Path) -> Path:

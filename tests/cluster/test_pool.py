@@ -1,0 +1,235 @@
+"""The pool on the real API server and scheduler: the whole way from a request to a card and back."""
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service import names
+from tests.lab import Lab
+from tests.lab.api import Call
+from tests.lab.product import SCHEDULER, Product, Replica
+from tests.lab.simulated import SimulatedNode
+
+REGISTERS = json.loads(
+    (Path(__file__).parents[1] / "fixtures" / "hami" / "node-nvidia-register.json").read_text()
+)
+SERVERS = "/apis/tenure.dev/v1alpha1/remoteservers"
+SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """A running Tenure with its own two servers: two large cards and four smaller ones."""
+
+    lab: Lab
+    product: Product
+    replica: Replica
+    large: str
+    small: str
+
+    def pod(self, namespace: str, name: str, **limits: int | str) -> None:
+        """Create a pod that asks; keywords are `remote_gpu` and `remote_gpu_memory`."""
+        wanted = {f"hami.io/{key.replace('_', '-')}": str(value) for key, value in limits.items()}
+        self.create(namespace, manifest(name, wanted))
+
+    def create(self, namespace: str, pod: Mapping[str, Any]) -> Any:
+        return self.lab.api.ok(Call("POST", f"/api/v1/namespaces/{namespace}/pods", dict(pod)))
+
+    def delete(self, namespace: str, name: str) -> None:
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        self.lab.api.ok(Call("DELETE", path, {"gracePeriodSeconds": 0}))
+
+    def read(self, namespace: str, name: str) -> Any:
+        return self.lab.wait_for(f"/api/v1/namespaces/{namespace}/pods/{name}")
+
+    def until(self, namespace: str, name: str, accept: Callable[[Any], bool]) -> Any:
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        return self.lab.wait_for(path, accept=accept, seconds=SECONDS)
+
+    def bound(self, namespace: str, name: str) -> Any:
+        return self.until(namespace, name, lambda pod: bool(pod["spec"].get("nodeName")))
+
+    def register(self, node: str, cards: str) -> None:
+        """What HAMi's device plugin does when a node's cards change."""
+        body = {"metadata": {"annotations": {names.NODE_REGISTER: cards}}}
+        self.lab.api.ok(Call("PATCH", f"/api/v1/nodes/{node}", body, "application/merge-patch+json"))
+
+    def server(self, name: str, accept: Callable[[Any], bool] = bool) -> Any:
+        return self.lab.wait_for(f"{SERVERS}/{name}", accept=accept, seconds=SECONDS)
+
+
+def manifest(
+    name: str, limits: Mapping[str, str], annotations: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    container = {"name": "main", "image": "lab.local/busybox:1", "resources": {"limits": dict(limits)}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": dict(annotations or {})},
+        "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]},
+    }
+
+
+@pytest.fixture(scope="module")
+def tenure(lab: Lab) -> Iterator[Tenure]:
+    mark = secrets.token_hex(2)
+    large, small, client = f"large-{mark}", f"small-{mark}", f"client-{mark}"
+    product = Product(lab)
+    product.install()
+    replica = product.prepare(f"tenure-{mark}")
+    product.register_webhook(replica)
+    lab.simulate_nodes(
+        [
+            server_node(large, "198.19.1.1", REGISTERS["json-remote-h200"]),
+            server_node(small, "198.19.1.2", REGISTERS["json-remote-a100-four-cards"]),
+            SimulatedNode(name=client),
+        ]
+    )
+    product.run(replica)
+    product.start_scheduler(replica, f"{SCHEDULER}-{mark}")
+    yield Tenure(lab, product, replica, large, small)
+    lab.components.stop(f"{SCHEDULER}-{mark}")
+    lab.components.stop(replica.name)
+    lab.kubectl("delete", "mutatingwebhookconfiguration", "tenure")
+    lab.kubectl("delete", "node", large, small, client)
+
+
+def server_node(name: str, address: str, register: str) -> SimulatedNode:
+    return SimulatedNode(
+        name=name,
+        address=address,
+        labels={names.LUPINE_SERVER_LABEL: ""},
+        annotations={names.NODE_REGISTER: register},
+    )
+
+
+def counts(field: str, number: int) -> Callable[[Any], bool]:
+    return lambda server: bool(server["status"][field] == number)
+
+
+def reason_for_waiting(pod: Any) -> str:
+    conditions = pod["status"].get("conditions", [])
+    return next((c["reason"] for c in conditions if c["type"] == "PodScheduled"), "")
+
+
+def test_a_pod_gets_a_card_and_its_endpoint_with_its_node(tenure: Tenure, namespace: str) -> None:
+    tenure.pod(namespace, "first", remote_gpu=1, remote_gpu_memory=100_000)
+    pod = tenure.bound(namespace, "first")
+    notes = pod["metadata"]["annotations"]
+    assert notes[names.LUPINE_ENDPOINT] == "198.19.1.1:14833"
+    assert notes[names.DEVICES_ALLOCATED].startswith(f"{tenure.large}/GPU-")
+    assert pod["spec"]["nodeName"].startswith("client-")
+    (env,) = [e for e in pod["spec"]["containers"][0]["env"] if e["name"] == names.LUPINE_SERVER_ENV]
+    assert env["valueFrom"]["fieldRef"]["fieldPath"] == f"metadata.annotations['{names.LUPINE_ENDPOINT}']"
+
+    def is_bound(server: Any) -> bool:
+        held = server["status"]["allocations"]
+        return [(a["podUID"], a["phase"]) for a in held] == [(pod["metadata"]["uid"], "Bound")]
+
+    status = tenure.server(tenure.large, is_bound)["status"]
+    assert (status["total"], status["free"], status["held"]) == (2, 1, 1)
+
+
+def test_a_pod_waits_gated_and_is_bound_as_soon_as_cards_are_free(tenure: Tenure, namespace: str) -> None:
+    tenure.pod(namespace, "holder", remote_gpu=2, remote_gpu_memory=100_000)
+    tenure.bound(namespace, "holder")
+    tenure.pod(namespace, "waiter", remote_gpu=1, remote_gpu_memory=100_000)
+    waiting = tenure.until(namespace, "waiter", lambda pod: bool(reason_for_waiting(pod)))
+    assert reason_for_waiting(waiting) == "SchedulingGated"
+    assert names.DEVICES_ALLOCATED not in waiting["metadata"].get("annotations", {})
+    tenure.delete(namespace, "holder")
+    began = time.monotonic()
+    tenure.bound(namespace, "waiter")
+    # No benchmark: a scheduler that nobody wakes would look again after 5 minutes.
+    assert time.monotonic() - began < 30
+
+
+def test_all_cards_of_a_pod_come_from_one_server(tenure: Tenure, namespace: str) -> None:
+    tenure.pod(namespace, "four", remote_gpu=4)
+    pod = tenure.bound(namespace, "four")
+    pieces = pod["metadata"]["annotations"][names.DEVICES_ALLOCATED].rstrip(";:").split(":")
+    assert {piece.partition("/")[0] for piece in pieces} == {tenure.small}
+    assert len(set(pieces)) == 4
+
+
+def test_forged_allocations_are_gone_and_hold_nothing(tenure: Tenure, namespace: str) -> None:
+    forged = {
+        names.LUPINE_ENDPOINT: "203.0.113.9:14833",
+        names.DEVICES_ALLOCATED: f"{tenure.large}/GPU-x,NVIDIA,1,100:;",
+        f"{names.ALLOCATION_PREFIX}main": "GPU-x",
+        "example.com/mine": "kept",
+    }
+    pod = tenure.create(namespace, manifest("forger", {}, forged))
+    assert pod["metadata"]["annotations"] == {"example.com/mine": "kept"}
+
+
+def test_nobody_is_placed_on_a_server_node_for_a_remote_card(tenure: Tenure, namespace: str) -> None:
+    pod = manifest("misled", {names.REMOTE_GPU: "1"})
+    pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": tenure.small}
+    tenure.create(namespace, pod)
+    found = tenure.until(namespace, "misled", lambda pod: reason_for_waiting(pod) == "Unschedulable")
+    message = found["status"]["conditions"][0]["message"]
+    assert not found["spec"].get("nodeName")
+    assert "serves its cards to others" in message or "node affinity" in message
+
+
+def test_a_card_that_turns_unhealthy_is_not_offered_and_comes_back(tenure: Tenure) -> None:
+    good = REGISTERS["json-remote-a100-four-cards"]
+    sick = json.dumps([{**card, "health": False} for card in json.loads(good)])
+    for register, free in ((sick, 0), (good, 4)):
+        tenure.register(tenure.small, register)
+        tenure.server(tenure.small, counts("free", free))
+
+
+def test_an_annotation_that_cannot_be_read_leaves_no_cards_and_one_event_on_the_node(
+    tenure: Tenure,
+) -> None:
+    for register, total in (("not-valid", 0), (REGISTERS["json-remote-a100-four-cards"], 4)):
+        tenure.register(tenure.small, register)
+        tenure.server(tenure.small, counts("total", total))
+    events = tenure.lab.wait_for(
+        "/apis/events.k8s.io/v1/namespaces/default/events",
+        accept=lambda found: bool(about(found, tenure.small)),
+    )
+    assert "neither a JSON list" in about(events, tenure.small)[0]["note"]
+
+
+def about(events: Any, node: str) -> list[Any]:
+    return [
+        e for e in events["items"] if e["regarding"].get("name") == node and e["reason"] == "CardsNotUsable"
+    ]
+
+
+def test_a_deleted_server_object_is_made_again_and_still_knows_who_holds_its_cards(
+    tenure: Tenure, namespace: str
+) -> None:
+    tenure.pod(namespace, "keeper", remote_gpu=1, remote_gpu_memory=100_000)
+    pod = tenure.bound(namespace, "keeper")
+    old = tenure.server(tenure.large, lambda found: found["status"]["held"] == 1)
+    tenure.lab.api.ok(Call("DELETE", f"{SERVERS}/{tenure.large}", {}))
+
+    def is_rebuilt(found: Any) -> bool:
+        is_new = found["metadata"]["uid"] != old["metadata"]["uid"]
+        return is_new and bool(found.get("status", {}).get("held") == 1)
+
+    held = tenure.server(tenure.large, is_rebuilt)["status"]["allocations"]
+    assert [(a["podUID"], a["phase"]) for a in held] == [(pod["metadata"]["uid"], "Bound")]
+
+
+def test_the_next_pod_is_served_after_the_api_server_was_killed_for_20_seconds(
+    tenure: Tenure, namespace: str
+) -> None:
+    tenure.lab.components.kill("kube-apiserver")
+    time.sleep(20)
+    tenure.lab.components.start("kube-apiserver")
+    tenure.pod(namespace, "after", remote_gpu=1)
+    tenure.bound(namespace, "after")
+    log = tenure.lab.log(tenure.replica.name).read_text()
+    assert "Traceback" not in log
+    assert '"exception"' not in log
