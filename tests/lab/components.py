@@ -40,6 +40,13 @@ class Components:
             with self._progress(program.name):
                 self._wait_ready(program)
 
+    def pid(self, name: str) -> int:
+        """The process of a running program."""
+        record = self._processes.record(name)
+        if record is None or record.identity is None:
+            raise LabError(f"{name} does not run")
+        return record.identity.pid
+
     def start(self, name: str) -> None:
         """Start a stopped or dead program as it was started before."""
         record = self._processes.record(name)
