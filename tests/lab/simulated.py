@@ -12,6 +12,7 @@ LABEL = "lab.tenure.dev/simulated"
 NODES = "/api/v1/nodes"
 SELECTED_NODES = f"{NODES}?labelSelector={LABEL}"
 _NOT_READY_TAINT = "node.kubernetes.io/not-ready"
+_ARCHITECTURE = "amd64"
 _CAPACITY = {"cpu": "64", "memory": "256Gi", "pods": "250"}
 
 
@@ -32,7 +33,7 @@ class SimulatedNode:
     def manifest(self) -> dict[str, Any]:
         """The Node as its kubelet would register it."""
         capacity = _CAPACITY | dict(self.capacity)
-        labels = {"kubernetes.io/hostname": self.name, "kubernetes.io/os": "linux", LABEL: "true"}
+        labels = {"kubernetes.io/hostname": self.name, LABEL: "true"} | _platform_labels()
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         ready = {
             "type": "Ready",
@@ -55,7 +56,12 @@ class SimulatedNode:
                 "allocatable": capacity,
                 "addresses": [{"type": "InternalIP", "address": self.address}],
                 "conditions": [ready],
-                "nodeInfo": {"kubeletVersion": "v1.36.3", "operatingSystem": "linux"} | _unknown_node_info(),
+                "nodeInfo": {
+                    "kubeletVersion": "v1.36.3",
+                    "operatingSystem": "linux",
+                    "architecture": _ARCHITECTURE,
+                }
+                | _unknown_node_info(),
             },
         }
 
@@ -65,6 +71,15 @@ def is_schedulable(node: Mapping[str, Any]) -> bool:
     return all(taint["key"] != _NOT_READY_TAINT for taint in node["spec"].get("taints", ()))
 
 
+def _platform_labels() -> dict[str, str]:
+    """All of them, or the node controller writes those that are missing: one more write for each node."""
+    return {
+        f"{prefix}kubernetes.io/{name}": value
+        for prefix in ("", "beta.")
+        for name, value in (("os", "linux"), ("arch", _ARCHITECTURE))
+    }
+
+
 def _unknown_node_info() -> dict[str, str]:
     names = ("machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion")
-    return dict.fromkeys((*names, "kubeProxyVersion", "architecture"), "")
+    return dict.fromkeys((*names, "kubeProxyVersion"), "")

@@ -7,7 +7,6 @@ API server, scheduler and controllers are the real ones.
 
 import argparse
 import asyncio
-import datetime as dt
 import itertools
 import random
 import ssl
@@ -20,15 +19,27 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
+from tests.lab.kubelet import (
+    Condition,
+    Event,
+    Leased,
+    Object,
+    Page,
+    lease,
+    pod_address,
+    pod_path,
+    ready,
+    running,
+)
 from tests.lab.simulated import LABEL, NODES
 
 WORKERS = 16  # Requests under way at once; more only queue in the API server on two cores.
 QUEUED_JOBS = 20_000  # Four times the pods of the largest lab; a full queue slows the watches down.
 PAGE = 500  # Objects per page of a list.
-LEASE_SECONDS = 40  # As kubelet's.
 RENEW_SECONDS = 10.0  # As kubelet's.
-# Above 500 nodes they renew less often, which the node controller allows (it gives a node up after 50 s of silence).
-RENEWALS_PER_SECOND = 50
+# A renewal costs the API server several milliseconds, so above 200 nodes each renews less often: a thousand every 50 s,
+# well within the time that the lab's node controller waits (NODE_GRACE).
+RENEWALS_PER_SECOND = 20
 RETRY_SECONDS = 0.5
 WATCH_SECONDS = 300  # The API server ends a watch then, and it starts again from a new list.
 REQUEST_SECONDS = 10
@@ -37,64 +48,9 @@ MAX_EVENT_BYTES = 4 << 20  # etcd takes objects of 1.5 MiB; an event holds one, 
 _PODS = "/api/v1/pods"
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _SETTLED = {"Running", "Succeeded", "Failed"}
-_TOO_MANY, _SERVER_ERROR, _NOT_FOUND = 429, 500, 404
+_SUCCESS = range(200, 300)
+_CONFLICT, _TOO_MANY, _SERVER_ERROR = 409, 429, 500
 _NO_ANSWER = (aiohttp.ClientError, TimeoutError, msgspec.DecodeError)
-
-
-class Metadata(msgspec.Struct, rename="camel"):
-    name: str
-    uid: str
-    namespace: str = ""
-    deletion_timestamp: str | None = None
-
-
-class Container(msgspec.Struct):
-    name: str
-    image: str = ""
-
-
-class Spec(msgspec.Struct, rename="camel"):
-    node_name: str = ""
-    containers: list[Container] = []
-
-
-class Address(msgspec.Struct):
-    type: str
-    address: str
-
-
-class Condition(msgspec.Struct):
-    type: str
-    status: str
-
-
-class Status(msgspec.Struct):
-    phase: str = ""
-    addresses: list[Address] = []
-    conditions: list[Condition] = []
-
-
-class Object(msgspec.Struct):
-    """A Node or a Pod, as far as a simulated kubelet looks at it."""
-
-    metadata: Metadata
-    spec: Spec
-    status: Status
-
-
-class ListMetadata(msgspec.Struct, rename="camel"):
-    resource_version: str
-    following: str = msgspec.field(default="", name="continue")
-
-
-class Page(msgspec.Struct):
-    metadata: ListMetadata
-    items: list[Object]
-
-
-class Event(msgspec.Struct):
-    type: str
-    object: msgspec.Raw
 
 
 Job = Callable[[], Awaitable[None]]
@@ -107,6 +63,7 @@ class Simulator:
         self._session = session
         self._jobs: asyncio.Queue[Job] = asyncio.Queue(QUEUED_JOBS)
         self._nodes: dict[str, Object] = {}
+        self._lease_versions: dict[str, str] = {}
         self._next_renewal: dict[str, float] = {}
         self._retired: set[str] = set()  # Deleted nodes: their pods must still go when they are deleted.
         self._early: dict[str, dict[str, Object]] = {}  # Pods by the node that we have not seen (yet).
@@ -128,6 +85,7 @@ class Simulator:
         if kind == "DELETED":
             self._nodes.pop(name, None)
             self._next_renewal.pop(name, None)
+            self._lease_versions.pop(name, None)
             self._retired.add(name)
             return
         if Condition("Ready", "Unknown") in node.status.conditions:
@@ -160,34 +118,35 @@ class Simulator:
 
     async def _remove(self, pod: Object) -> None:
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}}
-        await self._send("DELETE", _path(pod), options)
+        await self._send("DELETE", pod_path(pod), options)
 
     async def _say_it_runs(self, pod: Object, node: Object | None) -> None:
         if node is not None:
-            body = running(pod, node, address=_pod_address(next(self._addresses)))
-            await self._send("PATCH", f"{_path(pod)}/status", body, "application/strategic-merge-patch+json")
+            body = running(pod, node, address=pod_address(next(self._addresses)))
+            await self._send(
+                "PATCH", f"{pod_path(pod)}/status", body, "application/strategic-merge-patch+json"
+            )
 
     async def _say_it_is_ready(self, node: Object) -> None:
-        now = _now("%Y-%m-%dT%H:%M:%SZ")
-        ready = {
-            "type": "Ready",
-            "status": "True",
-            "reason": "Simulated",
-            "message": "",
-            "lastHeartbeatTime": now,
-        }
-        patch = {"metadata": {"uid": node.metadata.uid}, "status": {"conditions": [ready]}}
         path = f"{NODES}/{node.metadata.name}/status"
-        await self._send("PATCH", path, patch, "application/strategic-merge-patch+json")
+        await self._send("PATCH", path, ready(node), "application/strategic-merge-patch+json")
 
     async def _renew(self, name: str) -> None:
         node = self._nodes.get(name)
         if node is None:
             return
-        spec = {"renewTime": _now("%Y-%m-%dT%H:%M:%S.%fZ")}
-        patch = "application/merge-patch+json"
-        if await self._send("PATCH", f"{_LEASES}/{name}", {"spec": spec}, patch) == _NOT_FOUND:
-            await self._send("POST", _LEASES, lease(node, spec))
+        version = self._lease_versions.get(name)
+        body = lease(node, version=version)
+        if version is None:
+            status, answer = await self._send("POST", _LEASES, body)
+        else:
+            status, answer = await self._send("PUT", f"{_LEASES}/{name}", body)
+        if status == _CONFLICT:  # It is there, from an earlier simulator or a write whose answer was lost.
+            status, answer = await self._send("GET", f"{_LEASES}/{name}", None)
+        if status in _SUCCESS:
+            self._lease_versions[name] = msgspec.json.decode(answer, type=Leased).metadata.resource_version
+        else:
+            self._lease_versions.pop(name, None)
 
     # How it is done
 
@@ -215,14 +174,15 @@ class Simulator:
 
     async def _send(
         self, method: str, path: str, body: object, content_type: str = "application/json"
-    ) -> int:
-        """One write; its status. What the client did wrong is left: an event will tell what to do instead."""
-        data, headers = msgspec.json.encode(body), {"Content-Type": content_type}
+    ) -> tuple[int, bytes]:
+        """One request; its status and answer. After a refusal an event will tell what to do instead."""
+        data = None if body is None else msgspec.json.encode(body)
+        headers = {"Content-Type": content_type}
         async with self._session.request(method, path, data=data, headers=headers) as answer:
-            await answer.read()
+            content = await answer.read()
             if answer.status == _TOO_MANY or answer.status >= _SERVER_ERROR:
                 answer.raise_for_status()
-            return answer.status
+            return answer.status, content
 
     async def _follow(
         self, path: str, query: dict[str, str], changed: Callable[[str, Object], Iterable[Job]]
@@ -270,60 +230,6 @@ class Simulator:
                 if event.type == "ERROR":  # The version is too old: a new list is needed.
                     return
                 yield event.type, msgspec.json.decode(event.object, type=Object)
-
-
-def running(pod: Object, node: Object, *, address: str) -> dict[str, Any]:
-    """The patch by which a kubelet says that all containers of a pod run. The uid keeps it off a successor."""
-    now = _now("%Y-%m-%dT%H:%M:%SZ")
-    types = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
-    host = next((entry.address for entry in node.status.addresses if entry.type == "InternalIP"), "")
-    containers = [
-        {
-            "name": container.name,
-            "image": container.image,
-            "imageID": "",
-            "ready": True,
-            "started": True,
-            "restartCount": 0,
-            "state": {"running": {"startedAt": now}},
-        }
-        for container in pod.spec.containers
-    ]
-    status = {
-        "phase": "Running",
-        "startTime": now,
-        "hostIP": host,
-        "hostIPs": [{"ip": host}],
-        "podIP": address,
-        "podIPs": [{"ip": address}],
-        "conditions": [{"type": name, "status": "True", "lastTransitionTime": now} for name in types],
-        "containerStatuses": containers,
-    }
-    return {"metadata": {"uid": pod.metadata.uid}, "status": status}
-
-
-def lease(node: Object, spec: dict[str, Any]) -> dict[str, Any]:
-    """A node's new lease; it goes when the node goes."""
-    owner = {"apiVersion": "v1", "kind": "Node", "name": node.metadata.name, "uid": node.metadata.uid}
-    return {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {"name": node.metadata.name, "ownerReferences": [owner]},
-        "spec": spec | {"holderIdentity": node.metadata.name, "leaseDurationSeconds": LEASE_SECONDS},
-    }
-
-
-def _path(pod: Object) -> str:
-    return f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
-
-
-def _pod_address(number: int) -> str:
-    """An address of the range for benchmarks (RFC 2544); after 65,536 pods they come again."""
-    return f"198.18.{number >> 8 & 255}.{number & 255}"
-
-
-def _now(form: str) -> str:
-    return dt.datetime.now(dt.UTC).strftime(form)
 
 
 async def serve(server: str, context: ssl.SSLContext, port: int) -> None:

@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
+from tests.lab.kubelet import Metadata, Object, Spec, Status, lease, pod_address, running
 from tests.lab.simulated import LABEL, SimulatedNode, is_schedulable
-from tests.lab.simulator import Metadata, Object, Simulator, Spec, Status, _pod_address, running
+from tests.lab.simulator import Simulator
 
 
 @pytest.fixture
@@ -77,13 +78,20 @@ def test_the_patch_that_says_running_is_for_this_pod_only(simulator: Simulator) 
     assert (patch["status"]["hostIP"], patch["status"]["podIP"]) == ("10.0.0.1", "198.18.0.1")
 
 
-def test_pod_addresses_stay_in_their_range() -> None:
-    assert [_pod_address(number) for number in (256, 511, 65535, 65536)] == [
+def testpod_addresses_stay_in_their_range() -> None:
+    assert [pod_address(number) for number in (256, 511, 65535, 65536)] == [
         "198.18.1.0",
         "198.18.1.255",
         "198.18.255.255",
         "198.18.0.0",
     ]
+
+
+def test_a_renewed_lease_names_its_version_and_its_node() -> None:
+    new, renewed = lease(node(), version=None), lease(node(), version="7")
+    assert "resourceVersion" not in new["metadata"]
+    assert renewed["metadata"]["resourceVersion"] == "7"
+    assert new["metadata"]["ownerReferences"][0]["uid"] == "uid-of-n"
 
 
 def test_every_simulated_node_carries_the_label_that_marks_it() -> None:
