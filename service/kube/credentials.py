@@ -68,7 +68,7 @@ class Credentials:
 
     async def headers(self) -> dict[str, str]:
         """The headers that say who calls."""
-        if self._clock() - self._read_at > MAX_AGE_S:
+        if self._old():
             await self.renew(anew=False)
         token = self._configuration.api_key.get("BearerToken")
         return {"Authorization": token} if token else {}
@@ -84,6 +84,8 @@ class Credentials:
     async def _read(self, *, anew: bool) -> None:
         """The library reads files, and may run a plugin on a loop: both in a thread, away from our loop."""
         async with self._reading:
+            if not anew and not self._old():
+                return  # another call has just read it
             if self._file is None:
                 await asyncio.to_thread(
                     load_incluster_config, client_configuration=self._configuration, try_refresh_token=False
@@ -96,6 +98,9 @@ class Credentials:
             else:
                 await asyncio.to_thread(asyncio.run, self._loader.load_and_set(self._configuration))
             self._read_at = self._clock()
+
+    def _old(self) -> bool:
+        return self._clock() - self._read_at > MAX_AGE_S
 
     def _endpoint(self) -> Endpoint:
         found = self._configuration
