@@ -131,7 +131,7 @@ class Ground:
             with Folder.trusted(self.root) as root, root.folder(str(container)) as folder:
                 self._empty(folder, everything=everything)
                 if not folder.names():
-                    os.rmdir(str(container), dir_fd=root.fd)
+                    root.remove(str(container))
         except FileNotFoundError:
             pass
         return True
@@ -154,7 +154,7 @@ class Ground:
         for kind in set(Kind) & set(folder.names()):
             with folder.folder(kind) as leaf:
                 leaf.empty()
-            os.rmdir(kind, dir_fd=folder.fd)
+            folder.remove(kind)
 
     def _require_known_file_system(self, container: ContainerId, kind: Kind) -> None:
         cover = _cover({m.point: m for m in mounts.of_process()}, self.path(container, kind))

@@ -15,7 +15,7 @@ Whoever wrote the bytes may lie: counts are clamped, and an amount that no proce
 import struct
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 
 class Kind(StrEnum):
@@ -78,8 +78,7 @@ class Header:
     devices: int
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """What one process charged on one device: `pid` in the container's namespace, `used` in bytes."""
 
     pid: int
@@ -176,7 +175,7 @@ def records_of(data: bytes, count: int) -> tuple[Record, ...]:
     """The first `count` records of a device's block. Raises NoDataError when the block is shorter."""
     if len(data) < count * RECORD.size:
         raise NoDataError("truncated", f"{len(data)} bytes hold no {count} records")
-    return tuple(Record(*RECORD.unpack_from(data, n * RECORD.size)) for n in range(count))
+    return tuple(map(Record._make, RECORD.iter_unpack(data[: count * RECORD.size])))
 
 
 def sm_device_of(version: int, data: bytes) -> SmDevice:

@@ -22,6 +22,8 @@ from controllers.regions.safefs import FileId
 INITIAL_PID_NAMESPACE: Final = "pid:[4026531836]"
 _MAPPED: Final = re.compile(rb"^\S+ \S+ \S+ (\S+) (\d+)", re.MULTILINE)
 _NSPID: Final = re.compile(rb"^NSpid:\s+(.*)$", re.MULTILINE)
+# Bytes of one read: most files of /proc end within the first.
+_PIECE: Final = 65536
 _GONE: Final = (FileNotFoundError, ProcessLookupError)
 
 # A folder as every mount namespace knows it: device number as in mountinfo, and the path inside that file system.
@@ -68,17 +70,17 @@ def as_in_maps(file: FileId) -> tuple[bytes, bytes]:
 
 
 def users(file: FileId, *, uid: str) -> list[int]:
-    """Processes that map the file or have it open, this one aside; those of the pod that we may not inspect too."""
+    """Processes of the pod that map the file or have it open, or that we may not inspect.
+
+    Only of the pod: to read maps and descriptors of a whole node takes longer than a container needs to come back.
+    """
     wanted = as_in_maps(file)
-    own = os.getpid()
-    return [pid for pid in pids() if pid != own and _uses(pid, wanted, file, uid)]
+    return [pid for pid in pids() if belongs_to(pid, uid) and _uses(pid, wanted, file)]
 
 
-def _uses(pid: int, wanted: tuple[bytes, bytes], file: FileId, uid: str) -> bool:
+def _uses(pid: int, wanted: tuple[bytes, bytes], file: FileId) -> bool:
     mapped, opened = maps(pid), _opens(pid, file)
-    if mapped is None or opened is None:
-        return belongs_to(pid, uid)
-    return wanted in mapped or opened
+    return mapped is None or opened is None or wanted in mapped or opened
 
 
 def _opens(pid: int, file: FileId) -> bool | None:
@@ -104,8 +106,8 @@ def belongs_to(pid: int, uid: str) -> bool:
 
     Kubelet writes the uid with `-` (cgroupfs) or `_` (systemd).
     """
-    content = _read(pid, "cgroup")
-    return content is None or uid.encode() in content or uid.replace("-", "_").encode() in content
+    group = _read(pid, "cgroup")
+    return group is None or uid.encode() in group or uid.replace("-", "_").encode() in group
 
 
 class LivePids:
@@ -204,8 +206,11 @@ def _at_home(point: str, container: ContainerId) -> bool:
 def _read(pid: int, name: str) -> bytes | None:
     """A file of /proc/PID; empty when the process is gone, None when we may not look."""
     try:
-        with open(f"/proc/{pid}/{name}", "rb") as file:
-            return file.read()
+        fd = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return b"".join(iter(lambda: os.read(fd, _PIECE), b""))
+        finally:
+            os.close(fd)
     except _GONE:
         return b""
     except PermissionError:

@@ -178,6 +178,11 @@ class Folder:
         with self.mount_point(name) as made:
             os.fchmod(made.fd, mode)
 
+    def remove(self, name: str) -> None:
+        """Remove an empty folder. Raises RefusedError when it is not empty, no folder, or a mount point."""
+        with _answers(name):
+            os.rmdir(name, dir_fd=self.fd)
+
     def empty(self) -> None:
         """Remove everything below, following nothing and crossing no mount. Raises RefusedError half-way."""
         _empty(self, [MOST_ENTRIES], MOST_DEPTH)
@@ -195,8 +200,7 @@ def _empty(folder: Folder, budget: list[int], depth: int) -> None:
         except (IsADirectoryError, PermissionError):
             with folder.folder(name) as below:
                 _empty(below, budget, depth - 1)
-            with _answers(name):
-                os.rmdir(name, dir_fd=folder.fd)
+            folder.remove(name)
 
 
 def _refuse_odd(status: os.stat_result, path: str, size: int | None) -> None:

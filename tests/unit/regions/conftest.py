@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from controllers.regions import processes
 from controllers.regions.ground import Ground
 from controllers.regions.layout import Kind
 from controllers.regions.names import ContainerId, Owner
@@ -36,6 +37,12 @@ def root() -> None:
     """Mounts and namespaces need root."""
     if os.geteuid() != 0:
         pytest.skip("needs root: mounts and namespaces")
+
+
+@pytest.fixture
+def one_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of a test have no pod's control group; here every process of this machine is in the pod."""
+    monkeypatch.setattr(processes, "belongs_to", lambda *_: True)
 
 
 @pytest.fixture

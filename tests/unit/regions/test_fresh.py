@@ -107,7 +107,7 @@ def test_a_newcomer_that_found_the_name_just_before_gets_the_file_back(
 
 
 def test_without_a_lease_the_open_descriptor_alone_keeps_the_file(
-    worker: Worker, leaf: Folder, monkeypatch: pytest.MonkeyPatch
+    worker: Worker, leaf: Folder, monkeypatch: pytest.MonkeyPatch, one_pod: None
 ) -> None:
     """The third guard by itself: the kernel's lease is taken out, the look at maps and descriptors must suffice."""
     monkeypatch.setattr("controllers.regions.locks.Lease.__enter__", lambda self: self)
