@@ -1,7 +1,9 @@
 from pathlib import Path
 
+import certifi
 import msgspec
 import pytest
+from kubernetes_asyncio.config import incluster_config
 
 from service.kube import errors
 from service.kube.credentials import Credentials
@@ -145,3 +147,20 @@ async def test_a_pod_uses_its_service_account(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     assert "the service account of this pod" in await refused(KubeSettings())
+
+
+async def test_a_pod_calls_with_the_token_that_the_kubelet_renews(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("old")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", certifi.where())
+    clock = Hand()
+    credentials = Credentials(KubeSettings(), clock=clock)
+    assert (await credentials.endpoint()).url == "https://[fd00::1]:443"
+    token.write_text("new")
+    clock.now += 61.0
+    assert await credentials.headers() == {"Authorization": "Bearer new"}
