@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -35,6 +34,8 @@ GO_FLAGS = "-mod=readonly -modcacherw -trimpath -buildvcs=false"
 # Main packages count as stale when only linking them is left, so they are not counted.
 MISSING = '{{if and .Stale (ne .Name "main")}}{{.ImportPath}}{{end}}'
 GO_SAYS = "go: "  # starts each line in which the go command speaks of its own work
+# The kernel ends Go when this process is killed: else it would build on, while its lock is free for the next one.
+ENDS_WITH_US = ("setpriv", "--pdeathsig", "TERM", "--") if shutil.which("setpriv") else ()
 LINES_KEPT_FOR_AN_ERROR = 30
 
 
@@ -100,6 +101,7 @@ def environment(cache: Path, outside: Mapping[str, str] = os.environ) -> dict[st
         "GOPATH": str(cache),
         "GOMODCACHE": str(cache / "pkg" / "mod"),
         "GOCACHE": str(cache / "build"),
+        "GOTMPDIR": str(cache / "tmp"),
         "GOTOOLCHAIN": "local",
         "GOWORK": "off",
         "GOFLAGS": GO_FLAGS,
@@ -143,15 +145,17 @@ def _missing_packages(task: Task, lines: Iterable[str]) -> set[str]:
 
 
 def _lines(command: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str]) -> Iterator[str]:
+    """Run `command` and yield its output, both streams as one; it never outlives the process that waits for it."""
     last = deque[str](maxlen=LINES_KEPT_FOR_AN_ERROR)
+    Path(env["GOTMPDIR"]).mkdir(parents=True, exist_ok=True)
     merged = partial(subprocess.Popen[str], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    with merged(command, cwd=cwd, env=env, stdin=subprocess.DEVNULL) as process:
+    with merged([*ENDS_WITH_US, *command], cwd=cwd, env=env, stdin=subprocess.DEVNULL) as process:
         try:
             for line in process.stdout or ():
                 last.append(line)
                 yield line.rstrip()
         except BaseException:
-            process.send_signal(signal.SIGINT)  # Go ends its compilers on this one.
+            process.terminate()
             raise
     if process.returncode != 0:
         raise BuildError(f"`go {command[1]}` failed in {cwd.name}; its last lines:\n{''.join(last).rstrip()}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +14,11 @@ import pytest
 from tests.lab.build import golang
 from tests.lab.build.golang import BuildError
 from tests.lab.progress import Task
+from tests.unit.lab.programs import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.unit.lab.programs import Programs
 
 A_GO_THAT_BUILDS = """
@@ -21,6 +26,14 @@ case $1 in
   list) echo "go: downloading example.org/a v1.0.0" >&2; echo example.org/a; echo example.org/b ;;
   build) echo example.org/a >&2; echo example.org/b >&2; echo main >&2; echo program >"$6/cluster" ;;
 esac
+"""
+
+
+A_BUILD_IN_A_PROCESS = """
+import sys
+from pathlib import Path
+from tests.unit.lab.test_build_chooses_go import build_into
+build_into(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
@@ -61,7 +74,7 @@ def test_go_writes_below_its_cache_only_and_takes_no_other_toolchain(tmp_path: P
     env = golang.environment(
         tmp_path, {"HOME": "/home/someone", "GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "auto"}
     )
-    written = [env[name] for name in ("GOPATH", "GOMODCACHE", "GOCACHE", "XDG_CONFIG_HOME")]
+    written = [env[name] for name in ("GOPATH", "GOMODCACHE", "GOCACHE", "GOTMPDIR", "XDG_CONFIG_HOME")]
     assert all(Path(folder).is_relative_to(tmp_path) for folder in written)
     assert env["GOTOOLCHAIN"] == "local"
     assert "-mod=readonly" in env["GOFLAGS"].split()
@@ -77,6 +90,24 @@ def test_a_build_that_fails_says_what_go_said(programs: Programs, tmp_path: Path
     go = programs.add("go", 'echo "main.go:3:1: syntax error" >&2; exit 1')
     with pytest.raises(BuildError, match=r"(?s)failed.*main\.go:3:1: syntax error"):
         build_into(tmp_path, go)
+
+
+def test_go_does_not_outlive_a_killed_build(programs: Programs, tmp_path: Path) -> None:
+    go = programs.add("go", 'echo $$ >"$(dirname "$0")/pid"; exec sleep 60')
+    build = subprocess.Popen([sys.executable, "-c", A_BUILD_IN_A_PROCESS, tmp_path, go], cwd=ROOT)
+    pid = Path(programs.folder, "pid")
+    wait_until(lambda: pid.exists() and pid.read_text().strip() != "")
+    build.kill()
+    build.wait()
+    wait_until(lambda: not Path("/proc", pid.read_text().strip()).exists())
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Look again and again until it holds."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def build_into(folder: Path, go: Path) -> Task:
