@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from aiohttp import web
-from prometheus_client import ProcessCollector
+from prometheus_client import ProcessCollector, disable_created_metrics
 
 from certs.certificates import Certificates, utc_now
 from controllers.pool.pods import Resources, slim
@@ -67,6 +67,7 @@ class _Process:
         logs.configure(style=settings.log.format, level=settings.log.level, expected=[KubeError])
         http = settings.http
         self.settings = settings
+        disable_created_metrics()  # type: ignore[no-untyped-call] # a second series for each metric; no types
         self.metrics = MetricSet()
         self.metrics.collector(ProcessCollector(registry=None))
         self.kube_metrics = KubeMetrics(self.metrics)

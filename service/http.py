@@ -203,10 +203,13 @@ class _ServerLog:
         self._name = name
         self._malformed = metrics.malformed[name]
 
-    def debug(self, *_: Any, **__: Any) -> None:
+    def debug(self, _: str, *__: Any, exc_info: BaseException | None = None) -> None:
         """Connections that end early are everyday life."""
+        if isinstance(exc_info, HttpProcessingError):
+            self._malformed.inc()
 
     def error(self, message: str, *_: Any, exc_info: BaseException | None = None) -> None:
+        """What strangers sent, or a fault of ours."""
         if isinstance(exc_info, HttpProcessingError):
             self._malformed.inc()
         else:

@@ -1,0 +1,153 @@
+"""`tenure serve` on the real API server: it drains without a failed call, and outlives the API server."""
+
+import contextlib
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service import names
+from tests.cluster.process import HOST, Callers, Server, pod, serving
+from tests.lab import Lab
+from tests.lab.api import Call
+from tests.lab.product import NAMESPACE, Product
+
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/tenure"
+API_SERVER = "kube-apiserver"
+DRAIN_S = 6
+AWAY_S = 20.0
+# Seconds in which an answer to a call that was sent before the signal may still come.
+FLIGHT_S = 1.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed(lab: Lab) -> Iterator[None]:
+    Product(lab).install()
+    yield
+    lab.kubectl("delete", "mutatingwebhookconfiguration", "tenure", "--ignore-not-found")
+
+
+def holder(lab: Lab) -> str:
+    found: str = lab.api.ok(Call("GET", LEASE))["spec"].get("holderIdentity") or ""
+    return found
+
+
+def leads(server: Server) -> bool:
+    return 'tenure_lease_held{lease="tenure"} 1.0' in server.get("/metrics")[1]
+
+
+def test_sigterm_under_load_fails_no_call(lab: Lab, tmp_path: Path) -> None:
+    with serving(lab, tmp_path, http__drain_s=str(DRAIN_S)) as server:
+        server.until("/metrics", lambda _, text: 'tenure_lease_held{lease="tenure"} 1.0' in text)
+        assert holder(lab)
+        with server.callers() as callers:
+            time.sleep(2)
+            signalled = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            server.until("/readyz", lambda status, text: status == 503 and "is draining" in text, FLIGHT_S)
+            assert server.get("/livez")[0] == 200
+            time.sleep(DRAIN_S - 2 - (time.monotonic() - signalled))  # then no endpoint names it any more
+        assert server.process.wait(DRAIN_S + 20) == 0
+        ended = time.monotonic() - signalled
+        drained = callers.since(signalled + FLIGHT_S)
+        assert callers.failures() == []
+        assert {answer.path for answer in drained} == {"/admission/pods", "/scheduler/filter"}
+        assert all(answer.closes for answer in drained)
+        assert not any(answer.closes for answer in callers.answers if answer.at < signalled - FLIGHT_S)
+        assert ended >= DRAIN_S
+        assert holder(lab) == ""
+        server.assert_log_has_no_fault()
+        assert server.events()[-1] | {"timestamp": ""} == {
+            "timestamp": "",
+            "level": "info",
+            "event": "stopped",
+            "exit_code": 0,
+            "logger": "service.lifecycle",
+        }
+
+
+def test_another_replica_leads_at_once_when_the_leader_ends(lab: Lab, tmp_path: Path) -> None:
+    with (
+        serving(lab, tmp_path, http__drain_s="0") as first,
+        serving(lab, tmp_path, register=False, http__drain_s="0") as second,
+    ):
+        first.until("/metrics", lambda *_: leads(first) or leads(second))
+        leader, other = (first, second) if leads(first) else (second, first)
+        leader.process.send_signal(signal.SIGTERM)
+        assert leader.process.wait(30) == 0
+        ended = time.monotonic()
+        other.until("/metrics", lambda *_: leads(other), 14)
+        assert (
+            time.monotonic() - ended < 14
+        )  # without the release it would be the lease's 15 s after its renewal
+        other.assert_log_has_no_fault()
+
+
+def test_the_server_goes_on_without_the_api_server_and_finds_it_again(
+    lab: Lab, namespace: str, tmp_path: Path
+) -> None:
+    with serving(lab, tmp_path) as server:
+        with server.callers(connections=1) as callers:
+            lab.components.kill(API_SERVER)
+            try:
+                away = time.monotonic()
+                while time.monotonic() < away + AWAY_S:
+                    assert server.get("/readyz")[0] == 200
+                    assert server.get("/livez")[0] == 200
+                    assert server.get("/api/v1/servers")[0] == 200
+                    time.sleep(0.5)
+            finally:
+                lab.components.start(API_SERVER)
+        assert_served(callers)
+        create(lab, namespace, "after")
+        found = lab.wait_for(f"/api/v1/namespaces/{namespace}/pods/after")
+        assert {"name": names.GATE} in found["spec"]["schedulingGates"]
+        path = f"/api/v1/explain/{namespace}/after"
+        server.until(path, lambda status, text: status == 200 and '"state":"waiting"' in text, 60)
+        assert server.process.poll() is None
+        server.assert_log_has_no_fault()
+
+
+def assert_served(callers: Callers) -> None:
+    """Admission needs nobody. The extender says no to an unknown pod, but it says so."""
+    assert len(callers.answers) > 20
+    assert callers.failures() == []
+
+
+def create(lab: Lab, namespace: str, name: str) -> None:
+    lab.api.ok(Call("POST", f"/api/v1/namespaces/{namespace}/pods", pod(name)))
+
+
+def test_what_is_not_tls_or_not_http_is_not_logged(lab: Lab, tmp_path: Path) -> None:
+    with serving(lab, tmp_path) as server:
+        before = len(server.events())
+        for _ in range(50):
+            shout(server.replica.webhook, b"GET / HTTP/1.1\r\n\r\n")
+            for port in (server.replica.extender, server.replica.ops):
+                shout(port, b"\x16\x03\x01 rubbish\r\n\r\n")
+            refuse_certificate(server.replica.webhook)
+        assert server.get("/livez")[0] == 200
+        noise = [event for event in server.events()[before:] if event["logger"] != "service.kube.lease"]
+        assert noise == []
+        text = server.get("/metrics")[1]
+        assert 'tenure_http_malformed_requests_total{listener="extender"} 50.0' in text
+        assert 'tenure_http_malformed_requests_total{listener="ops"} 50.0' in text
+
+
+def shout(port: int, what: bytes) -> None:
+    with socket.create_connection((HOST, port), timeout=10) as connection:
+        connection.sendall(what)
+        with contextlib.suppress(ConnectionResetError):
+            while connection.recv(4096):
+                pass
+
+
+def refuse_certificate(port: int) -> None:
+    """As an API server with another CA does: the handshake ends with an alert."""
+    strict = ssl.create_default_context()
+    with socket.create_connection((HOST, port), timeout=10) as connection, pytest.raises(ssl.SSLError):
+        strict.wrap_socket(connection, server_hostname="localhost")
