@@ -41,9 +41,11 @@ POLL_S: Final = 10.0
 PENDING_S: Final = 1.0
 # Shortest time between two looks, however many events come.
 QUIET_S: Final = 0.2
-# After a write or a failure: whoever keeps undoing our work is not fought at full speed.
+# Pauses after a write or a failure. They grow while somebody undoes our work as fast as we do it, and whoever left it
+# alone for the calm time meets the first one again.
 FIRST_PAUSE_S: Final = 0.5
-LONGEST_PAUSE_S: Final = 30.0
+LONGEST_PAUSE_S: Final = 10.0
+CALM_S: Final = 5.0
 
 
 def utc_now() -> datetime:
@@ -77,7 +79,11 @@ class Certificates:
         )
         self._changed = asyncio.Event()
         self._backoff = Backoff(
-            time.monotonic, random.SystemRandom(), start=FIRST_PAUSE_S, cap=LONGEST_PAUSE_S
+            time.monotonic,
+            random.SystemRandom(),
+            start=FIRST_PAUSE_S,
+            cap=LONGEST_PAUSE_S,
+            reset_after=CALM_S,
         )
 
     @property
@@ -117,9 +123,13 @@ class Certificates:
             self._changed.clear()
             look = await self._upkeep.step()
             await asyncio.sleep(self._backoff.next() if look.wrote or look.failed else QUIET_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(PENDING_S if look.pending else POLL_S):
-                    await self._changed.wait()
+            if not look.failed:
+                await self._heard(PENDING_S if look.pending else POLL_S)
+
+    async def _heard(self, patience_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await self._changed.wait()
 
     def _watches(self) -> Iterator[tuple[str, Reflector[Watched]]]:
         client, metrics, changed = self._client, self._kube_metrics, self._changed.set

@@ -5,8 +5,9 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
+from cryptography import x509
 
-from certs import pki, rollover
+from certs import pki, reading, rollover
 from certs.metrics import Certificate, CertificateMetrics
 from certs.pki import KeyPair, PkiError, Usage
 from certs.rollover import Authorities
@@ -45,17 +46,21 @@ class ClientCertificate:
         if authorities is None:
             return False
 
-        def decide(data: Mapping[str, bytes]) -> Decision[KeyPair]:
+        def decide(data: Mapping[str, bytes]) -> Decision[tuple[KeyPair, str | None]]:
             try:
-                return Decision(adopted(data, authorities, self._now()))
+                return Decision((adopted(data, authorities, self._now()), None))
             except PkiError as error:
-                log.info("client certificate made", reason=str(error))
-                return self._made(authorities)
+                return self._made(authorities, str(error))
 
-        before, self.pair = self.pair, await self._secret.agree(decide)
-        return before is not None and before.certificate != self.pair.certificate
+        before = self.pair
+        pair, reason = await self._secret.agree(decide)
+        self.pair = pair
+        if reason:
+            self._metrics.renewals.labels(Certificate.CLIENT).inc()
+            log.info("client certificate made", reason=reason)
+        return before is not None and before.certificate != pair.certificate
 
-    def _made(self, authorities: Authorities) -> Decision[KeyPair]:
+    def _made(self, authorities: Authorities, reason: str) -> Decision[tuple[KeyPair, str | None]]:
         pair = pki.make_leaf(
             authorities.current,
             names=[names.SCHEDULER_NAME],
@@ -63,9 +68,9 @@ class ClientCertificate:
             now=self._now(),
             usage=Usage.CLIENT,
         )
-        self._metrics.renewals.labels(Certificate.CLIENT).inc()
         roots = pki.pem(*authorities.trusted)
-        return Decision(pair, {CERTIFICATE: pair.certificate_pem, KEY: pair.key_pem, AUTHORITY: roots})
+        data = {CERTIFICATE: pair.certificate_pem, KEY: pair.key_pem, AUTHORITY: roots}
+        return Decision((pair, reason), data)
 
 
 def adopted(data: Mapping[str, bytes], authorities: Authorities, now: datetime) -> KeyPair:
@@ -73,6 +78,9 @@ def adopted(data: Mapping[str, bytes], authorities: Authorities, now: datetime) 
     pair = pki.read_pair(data.get(CERTIFICATE, b""), data.get(KEY, b""))
     if reason := rollover.leaf_due(pair.certificate, authorities.current.certificate, now):
         raise PkiError(reason)
+    usage = reading.extension(pair.certificate, x509.ExtendedKeyUsage)
+    if usage is None or Usage.CLIENT.value not in usage:
+        raise PkiError("the certificate is not for clients")
     if data.get(AUTHORITY) != pki.pem(*authorities.trusted):
         raise PkiError("the CAs are others now")
     return pair

@@ -13,9 +13,9 @@ from ipaddress import ip_address
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from certs.reading import ORGANIZATION, UNREADABLE, extension, renew_at
+from certs.reading import ORGANIZATION, UNREADABLE, extension, insist
 
 # Clocks of peers may be behind ours by this much (as in OPA's rotator); a short life is opened earlier by a tenth.
 BACKDATE: Final = timedelta(hours=1)
@@ -115,13 +115,13 @@ def read_pair(certificate_pem: bytes, key_pem: bytes) -> KeyPair:
     try:
         certificate, *intermediates = x509.load_pem_x509_certificates(certificate_pem)
         public = certificate.public_key()
-        renew_at(certificate)  # Times too are read, and may be refused, only when asked for.
+        insist(certificate)
     except UNREADABLE:
         raise PkiError(
             "the certificate is unreadable" if certificate_pem else "there is no certificate"
         ) from None
     try:
-        # The full check of an RSA key takes up to 0.6 s; that it belongs to the certificate is checked below.
+        # The library's check of an RSA key takes up to 0.6 s; whether it signs for the certificate is tried below.
         key = load_pem_private_key(key_pem, password=None, unsafe_skip_rsa_key_validation=True)
     except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it is encrypted
         raise PkiError(
@@ -129,7 +129,7 @@ def read_pair(certificate_pem: bytes, key_pem: bytes) -> KeyPair:
         ) from None
     if not isinstance(key, Key):
         raise PkiError("the private key is neither ECDSA nor RSA")
-    if key.public_key() != public:
+    if key.public_key() != public or not _signs(key):
         raise PkiError("the private key does not belong to the certificate")
     return KeyPair(certificate, key, tuple(intermediates))
 
@@ -137,6 +137,18 @@ def read_pair(certificate_pem: bytes, key_pem: bytes) -> KeyPair:
 def pem(*certificates: x509.Certificate) -> bytes:
     """PEM texts one behind the other."""
     return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates)
+
+
+def _signs(key: Key) -> bool:
+    """Whether the private numbers fit the public ones; for ECDSA that was checked when the key was read."""
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        return True
+    try:
+        signature = key.sign(b"", padding.PKCS1v15(), hashes.SHA256())
+        key.public_key().verify(signature, b"", padding.PKCS1v15(), hashes.SHA256())
+    except (ValueError, InternalError, InvalidSignature):
+        return False
+    return True
 
 
 def _builder(key: ec.EllipticCurvePrivateKey, serial: int) -> x509.CertificateBuilder:

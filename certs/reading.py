@@ -37,6 +37,13 @@ def renew_at(certificate: x509.Certificate) -> datetime:
     return begin + (end - begin) * RENEW_AFTER
 
 
+def insist(certificate: x509.Certificate) -> None:
+    """Read whatever signing and serving rely on, because the library reads only when asked. Raises UNREADABLE."""
+    renew_at(certificate)
+    for name in (certificate.subject, certificate.issuer):
+        name.rfc4514_string()
+
+
 def outside_validity(certificate: x509.Certificate, now: datetime) -> str | None:
     """Why the certificate does not hold at `now`, with the time that is between; None when it does."""
     if now < certificate.not_valid_before_utc:

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from certs import pki, reading
 from certs.pki import KeyPair, PkiError
@@ -127,6 +128,8 @@ def _pair(data: Mapping[str, bytes], keys: tuple[str, str], now: datetime) -> tu
         pair = pki.read_pair(certificate, key)
     except PkiError as error:
         return None, str(error)
+    if not isinstance(pair.key, ec.EllipticCurvePrivateKey):
+        return None, "the CA cannot be used: its key is no ECDSA key, and others keep the event loop too long"
     fault = reading.unfit_as_ca(pair.certificate, now)
     return (None, f"the CA cannot be used: {fault}") if fault else (pair, "")
 

@@ -1,12 +1,17 @@
 """A TLS server context whose certificate changes while connections come in."""
 
+import errno
 import os
 import ssl
 from collections.abc import Collection
+from typing import Final
 
 from cryptography import x509
 
 from certs.pki import KeyPair, pem
+
+# MFD_NOEXEC_SEAL of memfd_create(2): hardened systems (vm.memfd_noexec=2) demand it, Linux before 6.3 refuses it.
+_NOEXEC_SEAL: Final = 0x0008
 
 
 class LiveContext:
@@ -31,7 +36,7 @@ class LiveContext:
         never touches a disk, a read-only root needs no folder for it, and the event loop waits for nothing.
         Certificate and key change within one call on the loop, hence no handshake sees half of them.
         """
-        descriptor = os.memfd_create("tls", os.MFD_CLOEXEC)
+        descriptor = _nameless_file()
         try:
             os.set_blocking(descriptor, False)
             os.write(descriptor, pair.certificate_pem + pair.key_pem)
@@ -47,3 +52,13 @@ class LiveContext:
         if self._demand_client and missing:
             self.context.load_verify_locations(cadata=pem(*missing).decode())
             self._trusted |= missing
+
+
+def _nameless_file() -> int:
+    """A descriptor of memory."""
+    try:
+        return os.memfd_create("tls", os.MFD_CLOEXEC | _NOEXEC_SEAL)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.memfd_create("tls", os.MFD_CLOEXEC)

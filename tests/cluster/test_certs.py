@@ -1,6 +1,7 @@
 """Certificates against the real API server, which calls the webhook with failurePolicy Fail."""
 
 import asyncio
+import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
@@ -12,7 +13,7 @@ import pytest
 from cryptography import x509
 
 from certs import pki, reading
-from certs.certificates import utc_now
+from certs.certificates import CALM_S, FIRST_PAUSE_S, utc_now
 from service.kube.errors import NotFound
 from service.kube.resources import MUTATING_WEBHOOKS, SECRETS
 from tests.cluster.certified import (
@@ -356,3 +357,23 @@ async def test_a_key_is_never_logged(cluster: Cluster, capsys: pytest.CaptureFix
     assert "CA changed" in logged
     assert "PRIVATE" not in logged
     assert OTHER.key_pem.splitlines()[1].decode() not in logged
+
+
+class TestSomebodyWhoKeepsUndoingOurWork:
+    """Another controller that replaces the caBundle, as injectors did before they merged."""
+
+    async def test_is_not_fought_at_full_speed(self, cluster: Cluster, replica: Replica) -> None:
+        written = replica.metric("injections_total")
+        deadline = time.monotonic() + 6
+        while time.monotonic() < deadline:
+            if await cluster.bundles() != [b""]:
+                await cluster.register([replica.port], bundles=[""])
+            await asyncio.sleep(0.01)
+        assert 2 <= replica.metric("injections_total") - written <= 12
+
+    async def test_finds_quick_repair_again_after_a_calm_time(self, cluster: Cluster, replica: Replica) -> None:
+        whole = await cluster.bundles()
+        for _ in range(3):
+            await asyncio.sleep(CALM_S + 2 * FIRST_PAUSE_S)
+            await cluster.register([replica.port], bundles=[""])
+            await eventually(lambda: equals(cluster.bundles, whole), within=2 * FIRST_PAUSE_S + 2)

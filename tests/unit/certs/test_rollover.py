@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,6 +86,10 @@ def test_garbage_is_replaced_and_said(data: SECRET, reason: str) -> None:
         (made.leaf(made.ca(), "a"), "the CA cannot be used: it is not a CA certificate"),
         (made.ca(begin=NOW - 2 * DAY, end=NOW - DAY), "the CA cannot be used: expired 1 d ago"),
         (made.ca(begin=NOW + timedelta(hours=3)), "the CA cannot be used: valid in 3 h"),
+        (
+            made.ca(key=rsa.generate_private_key(65537, 2048)),
+            "the CA cannot be used: its key is no ECDSA key, and others keep the event loop too long",
+        ),
     ],
 )
 def test_a_pair_that_cannot_sign_is_replaced(pair: KeyPair, reason: str) -> None:
