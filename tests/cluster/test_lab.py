@@ -12,10 +12,10 @@ from tests.lab import Lab, LabError
 from tests.lab.api import Call
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def second_lab(lab: Lab) -> Iterator[Lab]:
     second = Lab(lab.state / "second")
-    yield second
+    yield second.up(feature_gates={"DRAConsumableCapacity": False})
     second.down()
 
 
@@ -46,7 +46,6 @@ def test_the_audit_log_names_user_verb_and_resource(lab: Lab, namespace: str) ->
 
 
 def test_a_killed_api_server_comes_back_with_its_data_and_without_compacted_versions(second_lab: Lab) -> None:
-    second_lab.up()
     server = second_lab.server
     second_lab.kubectl("create", "namespace", "kept")
     created = second_lab.api.ok(Call("GET", "/api/v1/namespaces/kept"))["metadata"]["resourceVersion"]
@@ -78,15 +77,13 @@ def test_a_second_scheduler_serves_its_own_profile_only(lab: Lab, namespace: str
 
 
 def test_two_labs_side_by_side_share_nothing(lab: Lab, second_lab: Lab) -> None:
-    second_lab.up()
     second_lab.kubectl("create", "namespace", "only-there")
     assert "only-there" not in lab.kubectl("get", "namespaces")
     with pytest.raises(LabError, match="certificate signed by unknown authority"):
         second_lab.kubectl("get", "namespaces", f"--server={second_lab.server}", kubeconfig=lab.kubeconfig)
 
 
-def test_a_feature_gate_reaches_every_program(second_lab: Lab) -> None:
-    second_lab.up(feature_gates={"DRAConsumableCapacity": False})
+def test_a_feature_gate_reaches_the_api_server(second_lab: Lab) -> None:
     metrics = second_lab.api.request(Call("GET", "/metrics")).body.decode()
     (line,) = [m for m in metrics.splitlines() if 'name="DRAConsumableCapacity"' in m]
     assert line.endswith(" 0")
@@ -97,18 +94,19 @@ def test_a_folder_holds_one_lab(lab: Lab) -> None:
         Lab(lab.state).up()
 
 
-def test_after_a_crash_down_leaves_nothing_and_up_works_again(second_lab: Lab) -> None:
-    second_lab.up()
-    pids = _pids(second_lab.state)
+@pytest.mark.timeout(300)  # Two clusters are started, and one is taken to pieces.
+def test_after_a_crash_down_leaves_nothing_and_up_works_again(lab: Lab) -> None:
+    third = Lab(lab.state / "third").up()
+    pids = _pids(third.state)
     assert len(pids) == 4
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    second_lab.down()
-    second_lab.down()
-    assert [path.name for path in second_lab.state.iterdir()] == ["logs"]
-    second_lab.up()
-    second_lab.down()
-    assert _pids(second_lab.state) == []
+    third.down()
+    third.down()
+    assert [path.name for path in third.state.iterdir()] == ["logs"]
+    third.up()
+    third.down()
+    assert _pids(third.state) == []
 
 
 def _pids(state: Path) -> list[int]:

@@ -42,6 +42,11 @@ def missing() -> str | None:
     for folder in _hierarchies():
         if not os.access(folder, os.W_OK):
             return f"the control groups at {folder} are read-only"
+    try:
+        if is_version_2():
+            _delegate(_UNIFIED)
+    except LabError as error:
+        return str(error)
     return None
 
 

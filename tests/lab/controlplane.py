@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from tests.lab.credentials import Authority, Pair, kubeconfig
+from tests.lab.credentials import Authority, Pair, kubeconfig, write_secret
 from tests.lab.layout import REPOSITORY, Layout, Settings
 from tests.lab.process import Health, Program
 from tests.lab.simulated import SIMULATOR, SIMULATOR_USER
@@ -202,8 +202,7 @@ class ControlPlane:
             user=user,
             credential=credential,
         )
-        path.touch(mode=0o600)
-        path.write_text(text)
+        write_secret(path, text.encode())
         return path
 
     def write_config(self, name: str, content: Mapping[str, Any]) -> Path:

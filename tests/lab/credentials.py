@@ -6,9 +6,11 @@ the API server (common name = user, organisations = groups) and etcd's only clie
 
 import base64
 import datetime as dt
+import fcntl
 import ipaddress
 import json
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,16 +66,20 @@ class Authority:
             .add_extension(_key_usage(ca=True), critical=True)
             .sign(key, hashes.SHA256())
         )
-        _write(self.key, _pem(key))
-        _write(self.certificate, certificate.public_bytes(serialization.Encoding.PEM))
-        _write(self.service_account_key, _pem(ec.generate_private_key(ec.SECP256R1())))
+        write_secret(self.key, _pem(key))
+        write_secret(self.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+        write_secret(self.service_account_key, _pem(ec.generate_private_key(ec.SECP256R1())))
         self._issue("serving", common_name="tenure-lab-server", groups=(), names=names)
 
     def client(self, user: str, *, groups: Sequence[str] = ()) -> Pair:
         """The certificate by which the API server knows this user with exactly these groups."""
         file = "client-" + _file_name(user, groups)
-        if not self._pair(file).certificate.exists():
-            self._issue(file, common_name=user, groups=groups, names=())
+        with (self._folder / "lock").open("w") as lock:
+            fcntl.flock(
+                lock, fcntl.LOCK_EX
+            )  # Or two callers would leave the key of one and the certificate of the other.
+            if not self._pair(file).certificate.exists():
+                self._issue(file, common_name=user, groups=groups, names=())
         return self._pair(file)
 
     def _pair(self, name: str) -> Pair:
@@ -99,8 +105,8 @@ class Authority:
             builder = builder.add_extension(alternatives, critical=False)
         pair = self._pair(file)
         certificate = builder.sign(issuer_key, hashes.SHA256())
-        _write(pair.key, _pem(key))
-        _write(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+        write_secret(pair.key, _pem(key))
+        write_secret(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def kubeconfig(*, server: str, authority: Path, user: str, credential: Pair | str) -> str:
@@ -181,9 +187,9 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Nobody else reads a credential, and nobody ever reads half of one."""
-    draft = path.with_suffix(".new")
+def write_secret(path: Path, content: bytes) -> None:
+    """Write a file that nobody else may read, and of which nobody ever reads half."""
+    draft = path.with_suffix(f".new-{threading.get_native_id()}")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(content)
     draft.replace(path)

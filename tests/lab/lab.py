@@ -44,9 +44,10 @@ _SCHEDULER_USER = "system:kube-scheduler"
 _SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
 _SERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 _COMMAND_SECONDS = 60.0
-_POLL_SECONDS = 0.05
-_POLL_SECONDS_PER_NODE = 0.002  # The list of a thousand nodes costs the API server and us 0.1 s each time.
-_SIMULATED_NODES_SECONDS = 120.0  # A thousand take about 20 s here.
+# Polling slows down, because the list of a thousand nodes costs everybody 0.1 s each time.
+_FIRST_POLL_SECONDS, _LAST_POLL_SECONDS, _POLL_GROWTH = 0.02, 1.0, 1.3
+_SIMULATED_NODES_SECONDS = 30.0
+_SECONDS_PER_SIMULATED_NODE = 0.3  # On a machine that does ten other things; else a tenth of it.
 
 
 class Lab:
@@ -188,24 +189,19 @@ class Lab:
         """Create or change objects."""
         self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
 
-    def wait_for(
-        self,
-        path: str,
-        *,
-        accept: Callable[[Any], bool] = bool,
-        seconds: float = 60,
-        every_seconds: float = _POLL_SECONDS,
-    ) -> Any:
+    def wait_for(self, path: str, *, accept: Callable[[Any], bool] = bool, seconds: float = 60) -> Any:
         """The object at an API path, as soon as it exists and `accept` says yes."""
+        api, pause = self.api, _FIRST_POLL_SECONDS
         deadline = time.monotonic() + seconds
         found: object = "nothing"
         while time.monotonic() < deadline:
             with suppress(OSError, http.client.HTTPException):
-                answer = self.api.request(Call("GET", path))
-                found = answer.json()
+                answer = api.request(Call("GET", path))
+                found = answer.json() if answer.status == http.client.OK else answer
                 if answer.status == http.client.OK and accept(found):
                     return found
-            time.sleep(every_seconds)
+            time.sleep(pause)
+            pause = min(pause * _POLL_GROWTH, _LAST_POLL_SECONDS)
         raise LabError(f"{path} was not as wanted within {seconds:.0f} s; last seen: {str(found)[:2000]}")
 
     def import_rootfs(
@@ -262,12 +258,8 @@ class Lab:
                 usable = {node["metadata"]["name"] for node in found["items"] if is_schedulable(node)}
                 return names <= usable
 
-            self.wait_for(
-                SELECTED_NODES,
-                accept=are_schedulable,
-                seconds=_SIMULATED_NODES_SECONDS,
-                every_seconds=_POLL_SECONDS + len(made) * _POLL_SECONDS_PER_NODE,
-            )
+            seconds = _SIMULATED_NODES_SECONDS + len(made) * _SECONDS_PER_SIMULATED_NODE
+            self.wait_for(SELECTED_NODES, accept=are_schedulable, seconds=seconds)
 
     def remove_nodes(self, names: Iterable[str]) -> None:
         """Delete simulated nodes; their pods are deleted by the cluster's own garbage collection."""

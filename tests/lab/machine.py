@@ -31,7 +31,6 @@ CNI_PLUGINS = Path("/usr/lib/cni")
 CNI_NETWORK = "tenure-lab"
 
 _OWNER = RUN / "owner.json"
-_PROBE = "tenure-lab-try"
 _KUBELET_FOLDER = Path("/var/lib/kubelet")  # Of it, only device-plugins is used.
 _COMPILED_IN = (
     _KUBELET_FOLDER,
@@ -108,7 +107,9 @@ def claim(state: Path) -> None:
             file.write(msgspec.json.encode(record))
     except FileExistsError:
         raise LabError("another lab became this machine's node just now: end it first") from None
-    DATA.mkdir(parents=True, exist_ok=True)
+    _unmount_all()
+    shutil.rmtree(DATA, ignore_errors=True)  # What a reboot left, which took the record in /run with it.
+    DATA.mkdir(parents=True)
     # Mounts that kubelet and CSI drivers make below are seen in pods that ask for it (mountPropagation).
     _run("mount", "--bind", DATA, DATA)
     _run("mount", "--make-shared", DATA)
@@ -134,7 +135,8 @@ def release(state: Path) -> None:
     ):
         subprocess.run(command, capture_output=True, check=False)  # Gone already is as good.
     for name, value in found.kernel_settings.items():
-        _setting(name).write_text(value)
+        if _setting(name).read_text() != value:
+            _setting(name).write_text(value)
     _remove_files(found)
     shutil.rmtree(RUN)  # Last, with the owner's record: until here it can be done again.
 
@@ -168,9 +170,10 @@ def _no_programs() -> str | None:
 def _no_kernel_support() -> str | None:
     if "overlay" not in Path("/proc/filesystems").read_text().split():
         return "the kernel has no overlay file system"
+    trial = f"lab-try{os.getpid()}"  # At most 15 characters.
     for command in (
-        ("ip", "link", "add", _PROBE, "type", "bridge"),
-        ("ip", "link", "delete", _PROBE),
+        ("ip", "link", "add", trial, "type", "bridge"),
+        ("ip", "link", "delete", trial),
         ("nft", "list", "tables"),
     ):
         done = subprocess.run(command, capture_output=True, text=True, check=False)

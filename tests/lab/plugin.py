@@ -162,7 +162,7 @@ def _remove_dead_sessions() -> None:
             continue
         for settings in folder.rglob("lab.json"):  # Tests of the lab keep labs within the session's.
             Lab(settings.parent).down()
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)  # Another session may do the same now.
 
 
 def _identity(pid: str, start_ticks: str, boot: str) -> Identity:
