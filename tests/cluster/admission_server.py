@@ -28,9 +28,15 @@ from aiohttp import web
 from certs.pki import KeyPair, make_ca, make_leaf, pem
 from service import logs, loop
 from service.http import Address, HttpMetrics, Listener, Name
+from service.kube.client import KubeClient
+from service.kube.metrics import KubeMetrics
+from service.kube.reflector import Reflector
+from service.kube.resources import PODS
+from service.kube.store import Store
 from service.lifecycle import Lifecycle
 from service.metrics import MetricSet
-from service.settings import Settings
+from service.objects import Pod
+from service.settings import load
 from webhook.admission.handler import MAX_BODY_BYTES, PATH, admission_routes
 
 HOST = "127.0.0.1"
@@ -82,9 +88,16 @@ class Webhook:
 
 @contextlib.contextmanager
 def serving(
-    *, environment: Mapping[str, str] | None = None, ca: KeyPair | None = None, port: int = 0
+    *,
+    environment: Mapping[str, str] | None = None,
+    ca: KeyPair | None = None,
+    port: int = 0,
+    relisting: bool = False,
 ) -> Iterator[Webhook]:
-    """A webhook process with these settings (`TENURE_SECTION__FIELD`); stopped at the end."""
+    """A webhook process with these settings (`TENURE_SECTION__FIELD`); stopped at the end.
+
+    `relisting`: it lists all pods of the cluster in KUBECONFIG again and again.
+    """
     now = datetime.now(UTC)
     authority = ca or make_ca(lifetime=timedelta(days=1), now=now)
     leaf = make_leaf(authority, names=[HOST, "localhost"], lifetime=timedelta(hours=12), now=now)
@@ -92,6 +105,7 @@ def serving(
     (folder / "tls.crt").write_bytes(leaf.certificate_pem)
     (folder / "tls.key").write_bytes(leaf.key_pem)
     command = [sys.executable, "-m", __name__, str(folder / "tls.crt"), str(folder / "tls.key"), str(port)]
+    command += ["relisting"] if relisting else []
     log = folder / "log"
     with (
         log.open("wb") as sink,
@@ -124,9 +138,13 @@ def _resident_mib() -> float:
 
 
 class _Program:
-    def __init__(self, certificate: str, key: str, port: str) -> None:
+    def __init__(self, certificate: str, key: str, port: str, relisting: str = "") -> None:
         self._metrics = MetricSet()
+        self._settings = load()
         self._lifecycle = Lifecycle(self._metrics, drain_s=0)
+        self._relists = self._metrics.gauge("tenure_test_relists", "Lists of all pods that were finished.")
+        relist = self._lifecycle.task("relist", self._relist, owner="test")
+        self._parts = [relist] if relisting else []
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(certificate, key)
         self._listener = Listener(
@@ -144,11 +162,22 @@ class _Program:
             web.post("/metric", self._metric),
             web.post("/inject", self._inject),
         ]
-        await self._listener.open([*admission_routes(Settings(), self._metrics), *routes])
+        await self._listener.open([*admission_routes(self._settings, self._metrics), *routes])
         sys.stdout.write(f"{self._listener.port}\n")
         sys.stdout.flush()
         self._lifecycle.handle_signals()
-        return await self._lifecycle.run([], drained=self._listener.close)
+        return await self._lifecycle.run(self._parts, drained=self._listener.close)
+
+    async def _relist(self) -> None:
+        """List all pods with the product's reflector, from the beginning each time."""
+        metrics = KubeMetrics(self._metrics)
+        client = await KubeClient.connect(self._settings.kube, metrics=metrics)
+        while True:
+            reflector = Reflector(client, PODS, Pod, Store(), metrics=metrics)
+            task = asyncio.create_task(reflector.run(), name="reflector")
+            await reflector.wait_synced(60)
+            task.cancel()
+            self._relists.inc()
 
     async def _cost(self, _: web.Request) -> web.Response:
         used = resource.getrusage(resource.RUSAGE_SELF)
