@@ -90,36 +90,56 @@ class Controller:
         deadline: float,
         metrics: RuntimeMetrics,
     ) -> None:
-        self._name = name
+        self.name = name
         self._reconcile = reconcile
         self._queue = queue
         self._workers = workers
         self._deadline = deadline
         self._metrics = metrics
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._busy: set[int] = set()
+        self._finishing = False
+        self._ended = asyncio.Event()
+        self._ended.set()
         for result in Result:
             metrics.results.labels(name, result.value)
         metrics.depth.labels(name).set_function(lambda: len(queue))
 
     async def run(self) -> None:
-        """Work for ever. Cancelled, each worker drops its key where it stands: every write is safe to repeat."""
-        async with asyncio.TaskGroup() as group:
-            for number in range(self._workers):
-                group.create_task(self._work(), name=f"{self._name} worker {number}")
+        """Work until `finish`. Cancelled, each worker drops its key where it stands: every write is safe to repeat."""
+        self._ended.clear()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(self._workers):
+                    name = f"{self.name} worker {number}"
+                    self._tasks[number] = group.create_task(self._work(number), name=name)
+        finally:
+            self._ended.set()
 
-    async def _work(self) -> None:
-        while True:
+    async def finish(self) -> None:
+        """Take no further key, and return when those at work are done. It does not run again."""
+        self._finishing = True
+        for number, task in self._tasks.items():
+            if number not in self._busy:
+                task.cancel()
+        await self._ended.wait()
+
+    async def _work(self, number: int) -> None:
+        while not self._finishing:
             key = await self._queue.get()
+            self._busy.add(number)
             try:
                 await self.once(key)
             finally:
+                self._busy.discard(number)
                 self._queue.done(key)
 
     async def once(self, key: str) -> None:
         """Reconcile one key and do what its outcome says."""
         started = time.perf_counter()
         result, outcome = await self._outcome(key)
-        self._metrics.results.labels(self._name, result.value).inc()
-        self._metrics.seconds.labels(self._name).observe(time.perf_counter() - started)
+        self._metrics.results.labels(self.name, result.value).inc()
+        self._metrics.seconds.labels(self.name).observe(time.perf_counter() - started)
         match outcome:
             case Done():
                 self._queue.forget(key)
@@ -127,10 +147,10 @@ class Controller:
                 self._queue.forget(key)
                 self._queue.add_after(key, seconds)
             case Retry(reason):
-                log.info("to be tried again", controller=self._name, key=key, reason=reason)
+                log.info("to be tried again", controller=self.name, key=key, reason=reason)
                 self._queue.add_rate_limited(key)
             case Terminal(reason):
-                log.warning("given up until it changes", controller=self._name, key=key, reason=reason)
+                log.warning("given up until it changes", controller=self.name, key=key, reason=reason)
                 self._queue.forget(key)
 
     async def _outcome(self, key: str) -> tuple[Result, Outcome]:
@@ -146,7 +166,7 @@ class Controller:
             # cancellation that nobody asked of this worker, which would end it without a trace.
             if isinstance(error, asyncio.CancelledError) and _cancelled():
                 raise
-            log.exception("reconcile failed: this is a bug", controller=self._name, key=key)
+            log.exception("reconcile failed: this is a bug", controller=self.name, key=key)
             return Result.BUG, Retry("a bug, see the log")
         return Result[type(outcome).__name__.upper()], outcome
 

@@ -215,8 +215,9 @@ class _Scheduling:
         yield task("events", self._events.run, owner="kube")
         yield Part("extender listener", partial(self.door.open, extender.routes()), self.door.close)
         yield task("lease", self._lease.run, owner="kube")
-        for name, run in pool.controllers():
-            yield task(name, partial(self._lease.lead, run), owner="pool")
+        for controller in pool.controllers():
+            lead = partial(self._lease.lead, controller.run)
+            yield task(controller.name, lead, owner="pool", finish=controller.finish)
 
 
 def _identity() -> str:

@@ -122,10 +122,10 @@ class Lifecycle:
         run: Callable[[], Coroutine[Any, Any, None]],
         *,
         owner: str,
-        end: Callable[[], None] | None = None,
+        finish: Callable[[], Awaitable[None]] = nothing,
     ) -> Part:
-        """A part that keeps `run` going for ever. It is stopped by `end`, or else by cancellation."""
-        guarded = _GuardedTask(self, name, owner=owner, run=run, end=end)
+        """A part that keeps `run` going for ever. To stop it, `finish` is awaited, and what is left is cancelled."""
+        guarded = _GuardedTask(self, name, owner=owner, run=run, finish=finish)
         self._metrics.faults.labels(name)
         return Part(name, guarded.start, guarded.stop)
 
@@ -228,13 +228,13 @@ class _GuardedTask:
         *,
         owner: str,
         run: Callable[[], Coroutine[Any, Any, None]],
-        end: Callable[[], None] | None,
+        finish: Callable[[], Awaitable[None]],
     ) -> None:
         self._lifecycle = lifecycle
         self._name = name
         self._owner = owner
         self._run = run
-        self._end = end
+        self._finish = finish
         self._ending = False
         self._task: asyncio.Task[None] | None = None
 
@@ -245,12 +245,11 @@ class _GuardedTask:
         self._ending = True
         if self._task is None:
             return
-        ask = self._end or self._task.cancel
         try:
-            ask()
-            await asyncio.wait({self._task})
+            await self._finish()
         finally:
             self._task.cancel()
+        await asyncio.wait({self._task})
 
     async def _guard(self) -> None:
         try:

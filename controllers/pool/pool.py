@@ -7,7 +7,7 @@
 Every replica keeps book and pods; only the leader runs the controllers. Any replica's extender may answer.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -108,9 +108,9 @@ class Pool:
         metrics.collector(PoolCollector(book, pods, queue=self._promiser.waiting, clock=clocks.wall))
         self._subscribe()
 
-    def controllers(self) -> tuple[tuple[str, Callable[[], Awaitable[None]]], ...]:
-        """What the leader runs, by name. Start it only when all three stores are synced."""
-        return (("pool settle", self._settling.run), ("pool serve", self._serving.run))
+    def controllers(self) -> tuple[Controller, ...]:
+        """What the leader runs. Start it only when all three stores are synced."""
+        return (self._settling, self._serving)
 
     async def settle(self, server: str) -> Outcome:
         """Bring one server's object up to date."""

@@ -173,6 +173,43 @@ def test_it_stops_when_it_is_told_to_even_in_the_middle_of_a_key() -> None:
     assert world.count(Result.BUG) == 0
 
 
+def finishing(world: World, *, after: float) -> tuple[float, set[str]]:
+    """When `finish` returned and which keys were still in the queue."""
+
+    async def main() -> tuple[float, set[str]]:
+        task = asyncio.create_task(world.controller.run())
+        for key in world.script:
+            world.queue.add(key)
+        await asyncio.sleep(after)
+        await world.controller.finish()
+        finished = asyncio.get_running_loop().time()
+        await asyncio.wait_for(task, 0.1)
+        left = {await world.queue.get() for _ in range(len(world.queue))}
+        return finished, left
+
+    return virtual.run(main())
+
+
+def test_it_finishes_the_keys_at_work_and_leaves_the_others_in_the_queue() -> None:
+    async def slow() -> Outcome:
+        await asyncio.sleep(5.0)
+        return Done()
+
+    world = World(workers=2)
+    world.script = {"a": [slow], "b": [slow], "c": [slow]}
+    assert finishing(world, after=1.0) == (5.0, {"c"})
+    assert world.count(Result.DONE) == 2
+    assert world.running == set()
+
+
+def test_it_finishes_at_once_when_nothing_is_at_work() -> None:
+    assert finishing(World(workers=3), after=1.0) == (1.0, set())
+
+
+def test_what_never_ran_has_finished() -> None:
+    virtual.run(World().controller.finish())
+
+
 def test_every_outcome_is_counted_from_the_start() -> None:
     world = World()
     assert [world.count(result) for result in Result] == [0.0] * len(Result)

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import logging
-import selectors
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,33 +11,7 @@ import structlog
 import uvloop
 
 from service import logs
-
-
-class _Selector(selectors.DefaultSelector):
-    """Instead of waiting, moves the clock on by the time it was told to wait."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if not ready and timeout is None:
-            raise RuntimeError("everything waits and nothing is due: this test would hang for ever")
-        if not ready and timeout is not None:
-            self.now += timeout
-        return ready
-
-
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """A loop whose clock starts at zero and jumps to whatever is due next."""
-
-    def __init__(self) -> None:
-        self._selector_with_time = _Selector()
-        super().__init__(self._selector_with_time)
-
-    def time(self) -> float:
-        return self._selector_with_time.now
+from tests.unit.kube.virtual import VirtualLoop
 
 
 def pytest_asyncio_loop_factories(
@@ -47,7 +20,7 @@ def pytest_asyncio_loop_factories(
     marker = item.get_closest_marker("asyncio")
     chosen: Mapping[str, Any] = marker.kwargs if marker else {}
     if "virtual" in chosen.get("loop_factories", ()):
-        return {"virtual": VirtualTimeLoop}
+        return {"virtual": VirtualLoop}
     return {"uvloop": uvloop.new_event_loop}
 
 

@@ -245,22 +245,37 @@ async def test_a_task_is_cancelled_when_its_part_stops_and_that_is_no_fault(life
     assert lifecycle.faults == []
 
 
-async def test_a_task_with_an_end_of_its_own_finishes_what_it_does(lifecycle: Lifecycle) -> None:
-    diary, ending = Diary(), asyncio.Event()
+async def test_a_task_is_let_finish_before_it_is_cancelled(lifecycle: Lifecycle) -> None:
+    diary = Diary()
 
-    async def controller() -> None:
-        await ending.wait()
+    async def finish() -> None:
         await asyncio.sleep(2)
         await diary.write("key finished")()
 
-    part = lifecycle.task("pool controller", controller, owner="pool", end=ending.set)
+    part = lifecycle.task("pool controller", for_ever, owner="pool", finish=finish)
     async with asyncio.TaskGroup() as group:
         group.create_task(later(1, lambda: lifecycle.signalled("SIGTERM")))
         assert await lifecycle.run([diary.part("lease"), part]) == 0
     assert diary.lines[1:] == [(1 + DRAIN_S + 2, "key finished"), (1 + DRAIN_S + 2, "stop lease")]
 
 
-async def test_a_task_that_ignores_its_end_is_cancelled_when_the_budget_is_spent(
+async def test_a_task_that_ends_while_it_finishes_is_no_fault(lifecycle: Lifecycle) -> None:
+    ending = asyncio.Event()
+
+    async def finish() -> None:
+        ending.set()
+        await asyncio.sleep(1)
+
+    async def until_told() -> None:
+        await ending.wait()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(later(1, lambda: lifecycle.signalled("SIGTERM")))
+        assert await lifecycle.run([lifecycle.task("told", until_told, owner="test", finish=finish)]) == 0
+    assert lifecycle.faults == []
+
+
+async def test_a_task_that_does_not_finish_is_cancelled_when_the_budget_is_spent(
     lifecycle: Lifecycle,
 ) -> None:
     cancelled = asyncio.Event()
@@ -271,7 +286,7 @@ async def test_a_task_that_ignores_its_end_is_cancelled_when_the_budget_is_spent
         finally:
             cancelled.set()
 
-    part = lifecycle.task("deaf", deaf, owner="test", end=lambda: None)
+    part = lifecycle.task("deaf", deaf, owner="test", finish=for_ever)
     async with asyncio.TaskGroup() as group:
         group.create_task(later(1, lambda: lifecycle.signalled("SIGTERM")))
         assert await lifecycle.run([part]) == 1
