@@ -75,7 +75,7 @@ def _build(parts: Iterable[Part], folder: Path) -> None:
     )
     for part in parts:
         print(f"  {', '.join(part.programs)}: {part.versioned} {pinned_version(part)}")
-    print("The first build of all takes about 10 minutes on two cores and 6 GB of disk.", flush=True)
+    print("The first build of all takes 10 to 15 minutes on two cores, and 6 GB of disk.", flush=True)
     for part in parts:
         _build_part(part, folder, go)
 
