@@ -26,6 +26,8 @@ from service.metrics import MetricSet
 # Seconds for all parts together to stop after the drain: the longest is the extender's or webhook's last answer (3 s),
 # then a controller's current key (one API call, 10 s). With the drain of 12 s it stays below a grace period of 45 s.
 STOP_S = 20.0
+# Seconds between two looks whether the conditions are met, only for the log line that says so.
+LOOK_EVERY_S = 0.5
 
 log = structlog.get_logger(__name__)
 
@@ -81,6 +83,8 @@ class Lifecycle:
 
     def __init__(self, metrics: MetricSet, *, drain_s: float, stop_s: float = STOP_S) -> None:
         self.phase = Phase.STARTING
+        self.draining = False
+        """True from the moment a stop was asked for: answers then close their connection. Read for each of them."""
         self.faults: list[str] = []
         """Names of guarded tasks that ended although they must not: liveness fails from then on."""
         self._drain_s = drain_s
@@ -108,11 +112,6 @@ class Lifecycle:
         """Why the process is not ready: condition to reason; empty when it is."""
         unmet = {c.name: why for c in self._conditions.values() if (why := c.why) is not None}
         return unmet if self.phase is Phase.READY else {"process": f"is {self.phase}"} | unmet
-
-    @property
-    def draining(self) -> bool:
-        """True from the moment a stop was asked for: answers then close their connection."""
-        return self.phase in (Phase.DRAINING, Phase.STOPPED)
 
     # Tasks
 
@@ -145,6 +144,7 @@ class Lifecycle:
             return
         log.info("stopping", reason=reason, drain_s=self._drain_s if self.phase is Phase.READY else 0.0)
         self.phase = Phase.DRAINING
+        self.draining = True
         self._stop.set()
 
     def signalled(self, name: str) -> None:
@@ -172,7 +172,9 @@ class Lifecycle:
         try:
             if await self._until_stop(self._start(parts, begun)):
                 self.phase = Phase.READY
-                log.info("ready" if not self.failing() else "started", waiting_for=list(self.failing()))
+                log.info("started", waiting_for=list(self.failing()))
+                if await self._until_stop(self._all_met()):
+                    log.info("ready")
                 await self._stop.wait()
                 await self._drain()
         finally:
@@ -187,6 +189,10 @@ class Lifecycle:
             begun.append(part)
             log.debug("starting", part=part.name)
             await part.start()
+
+    async def _all_met(self) -> None:
+        while self.failing():  # noqa: ASYNC110 - a condition may be a check, and nobody tells when it changes
+            await asyncio.sleep(LOOK_EVERY_S)
 
     async def _until_stop(self, work: Coroutine[Any, Any, None]) -> bool:
         """True when the work is done, False when a stop came first; raises what the work raised."""

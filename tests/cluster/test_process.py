@@ -1,12 +1,17 @@
 """`tenure serve` on the real API server: it drains without a failed call, and outlives the API server."""
 
 import contextlib
+import json
+import os
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +19,7 @@ from service import names
 from tests.cluster.process import HOST, Callers, Server, pod, serving
 from tests.lab import Lab
 from tests.lab.api import Call
+from tests.lab.layout import REPOSITORY
 from tests.lab.product import NAMESPACE, Product
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/tenure"
@@ -120,6 +126,56 @@ def assert_served(callers: Callers) -> None:
 
 def create(lab: Lab, namespace: str, name: str) -> None:
     lab.api.ok(Call("POST", f"/api/v1/namespaces/{namespace}/pods", pod(name)))
+
+
+@pytest.mark.node
+def test_the_commands_find_the_server_through_the_api_server(
+    lab: Lab, namespace: str, tmp_path: Path
+) -> None:
+    with serving(lab, tmp_path, http__ops_host="0.0.0.0") as server:  # noqa: S104 - the API server calls the bridge
+        lab.apply(*service(lab.settings.host, server.replica.ops))
+        create(lab, namespace, "waits")
+        server.until(f"/api/v1/explain/{namespace}/waits", lambda _, text: '"state":"waiting"' in text, 60)
+        admin = lab.kubeconfig
+        code, out, err = tenure(admin, "explain", f"{namespace}/waits", "--output", "json")
+        assert (code, err.strip()) == (1, "")
+        assert json.loads(out)["pod"] == f"{namespace}/waits"
+        assert tenure(admin, "explain", f"{namespace}/nobody")[0] == 2
+        code, _, err = tenure(lab.kubeconfig_for("a-tenant"), "pool")
+        assert code == 2
+        assert "you may not ask service tenure:ops in namespace tenure-system" in err
+        code, _, err = tenure(admin, "pool", "--namespace", namespace)
+        assert code == 2
+        assert f"there is no service tenure:ops in namespace {namespace}" in err
+
+
+def service(address: str, port: int) -> list[dict[str, Any]]:
+    """The chart's Service, without its selector: the server runs beside the cluster here."""
+    metadata = {"name": "tenure", "namespace": NAMESPACE}
+    ports = [{"name": "ops", "port": port, "protocol": "TCP"}]
+    return [
+        {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": ports}},
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": metadata | {"labels": {"kubernetes.io/service-name": "tenure"}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+            "ports": ports,
+        },
+    ]
+
+
+def tenure(kubeconfig: Path, *arguments: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "service", *arguments],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY), "KUBECONFIG": str(kubeconfig)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_what_is_not_tls_or_not_http_is_not_logged(lab: Lab, tmp_path: Path) -> None:
