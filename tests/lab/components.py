@@ -51,7 +51,9 @@ class Components:
         """Start a stopped or dead program as it was started before."""
         record = self._processes.record(name)
         if record is None:
-            raise LabError(f"there is no {name} here; there are: {', '.join(self._processes.names())}")
+            raise LabError(
+                f"there is no {name} here; there are: {', '.join(self._processes.names()) or 'nothing'}"
+            )
         self.run(record.program)
 
     def stop(self, name: str) -> None:
