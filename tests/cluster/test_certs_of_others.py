@@ -1,12 +1,16 @@
 """Certificates that others supply, and the client certificate for a scheduler outside the pod, on the real cluster."""
 
+import asyncio
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiohttp import web
 
 from certs import pki
 from certs.certificates import utc_now
@@ -17,6 +21,7 @@ from tests.cluster.certified import (
     HOST,
     SECONDS,
     Cluster,
+    Replica,
     admissions,
     admitted,
     cluster_of,
@@ -25,6 +30,8 @@ from tests.cluster.certified import (
     served_two,
 )
 from tests.lab import Lab
+from tests.lab.api import Call
+from tests.lab.simulated import SimulatedNode
 from tests.unit.certs import made
 from tests.unit.certs.tls import handshake
 
@@ -122,6 +129,29 @@ class TestAnExtenderBeyondLoopback:
                 handshake(stranger, replica.certificates.extender_context, host=HOST)
             assert replica.metric("seconds_left", certificate="client") > 6 * 86_400
 
+    async def test_is_called_by_a_real_kube_scheduler_with_the_files_of_the_secret(
+        self, lab: Lab, cluster: Cluster, tmp_path: Path
+    ) -> None:
+        name = cluster.namespace
+        settings = cluster.settings(
+            certs={"client_secret": CLIENT_SECRET}, http={"extender_host": EVERYWHERE}
+        )
+        async with cluster.replica(settings) as replica, filtering(replica) as (port, callers):
+            for key, value in (await cluster.secret(CLIENT_SECRET)).items():
+                (tmp_path / key).write_bytes(value)
+            await asyncio.to_thread(lab.simulate_nodes, [SimulatedNode(name=name)])
+            await asyncio.to_thread(lab.start_scheduler, name, scheduler(name, port, tmp_path))
+            try:
+                await asyncio.to_thread(lab.apply, pod(name))
+                path = f"/api/v1/namespaces/{name}/pods/p"
+                await asyncio.to_thread(
+                    lab.wait_for, path, accept=lambda found: found["spec"].get("nodeName")
+                )
+            finally:
+                await asyncio.to_thread(lab.components.stop, name)
+                await asyncio.to_thread(lab.api.request, Call("DELETE", f"/api/v1/nodes/{name}"))
+        assert callers == ["tenure-scheduler"]
+
     async def test_keeps_one_client_certificate_for_all_replicas_and_heals_it(self, cluster: Cluster) -> None:
         settings = cluster.settings(
             certs={"client_secret": CLIENT_SECRET}, http={"extender_host": EVERYWHERE}
@@ -136,6 +166,63 @@ class TestAnExtenderBeyondLoopback:
             )
             await eventually(lambda: _is_pair(cluster), within=15)
             assert await cluster.secret(CLIENT_SECRET) != first
+
+
+@asynccontextmanager
+async def filtering(replica: Replica) -> AsyncIterator[tuple[int, list[str]]]:
+    """An extender that lets every node pass: its port, and the common names of those who called."""
+    callers: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        peer = request.transport.get_extra_info("peercert")
+        callers.extend(value for part in peer["subject"] for key, value in part if key == "commonName")
+        return web.json_response({"NodeNames": (await request.json())["NodeNames"]})
+
+    app = web.Application()
+    app.router.add_post("/scheduler/filter", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, HOST, 0, ssl_context=replica.certificates.extender_context).start()
+    try:
+        yield runner.addresses[0][1], callers
+    finally:
+        await runner.cleanup()
+
+
+def scheduler(name: str, port: int, folder: Path) -> dict[str, Any]:
+    extender = {
+        "urlPrefix": f"https://{HOST}:{port}/scheduler",
+        "filterVerb": "filter",
+        "nodeCacheCapable": True,
+        "enableHTTPS": True,
+        "httpTimeout": "5s",
+        "tlsConfig": {
+            "certFile": str(folder / "tls.crt"),
+            "keyFile": str(folder / "tls.key"),
+            "caFile": str(folder / "ca.crt"),
+        },
+    }
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": [{"schedulerName": name}],
+        "extenders": [extender],
+    }
+
+
+def pod(name: str) -> dict[str, Any]:
+    container = {"name": "c", "image": "none"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": name},
+        "spec": {
+            "schedulerName": name,
+            "nodeSelector": {"kubernetes.io/hostname": name},
+            "containers": [container],
+        },
+    }
 
 
 async def _is_pair(cluster: Cluster) -> bool:
