@@ -95,7 +95,7 @@ def _open_numbers(folder: str, look: Statx, wanted: frozenset[DeviceNumber]) -> 
         return None
     try:
         listed = os.listdir(os.fsencode(folder))  # noqa: PTH208 - bytes, as statx(2) takes them
-        return set(wanted & {look.device(handle, name) for name in listed}) if listed else None
+        return look.devices(handle, listed, wanted) if listed else None
     except PermissionError:
         raise
     except OSError:

@@ -7,6 +7,7 @@ a pod could stop the scan with one open file. statx(2) with AT_STATX_DONT_SYNC a
 import ctypes
 import os
 import stat
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from controllers.occupancy.cards import DeviceNumber
@@ -32,18 +33,25 @@ class Statx:
         self._words = memoryview(self._buffer).cast("I")
         self._halves = memoryview(self._buffer).cast("H")
 
-    def device(self, folder: int, name: bytes) -> DeviceNumber | None:
-        """The number of the character device behind `name` in the open folder; None for anything else.
+    def devices(
+        self, folder: int, names: Iterable[bytes], wanted: Collection[DeviceNumber]
+    ) -> set[DeviceNumber]:
+        """Those of the `wanted` numbers that a character device behind one of the `names` in the open folder has.
 
         Raises PermissionError when the process may not be looked at: its list of descriptors can then be readable
         all the same.
         """
-        if _statx(folder, name, _AT_STATX_DONT_SYNC, _STATX_TYPE_MODE_UID, self._address):
-            _deny(folder, name)
-            return None
-        if not stat.S_ISCHR(self._halves[_MODE]):
-            return None
-        return DeviceNumber(self._words[_RDEV_MAJOR], self._words[_RDEV_MINOR])
+        call, address, words, halves = _statx, self._address, self._words, self._halves
+        found = set()
+        for name in names:
+            if call(folder, name, _AT_STATX_DONT_SYNC, _STATX_TYPE_MODE_UID, address):
+                _deny(folder, name)
+            # Files, pipes and sockets, nearly all of what is open, have no device number of their own.
+            elif words[_RDEV_MAJOR] and stat.S_ISCHR(halves[_MODE]):
+                number = DeviceNumber(words[_RDEV_MAJOR], words[_RDEV_MINOR])
+                if number in wanted:
+                    found.add(number)
+        return found
 
     def owner(self, path: bytes) -> int | None:
         """The uid of the file behind `path`; None when it cannot be told."""
