@@ -1,14 +1,16 @@
 """What a cluster's pods cost in memory: the whole server, following 10,000 of them."""
 
 import time
+import urllib.request
+import uuid
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.bench.figures import Reading, figure
 from tests.lab import Lab
-from tests.lab.api import Call
-from tests.lab.product import Product
+from tests.lab.etcd import put
+from tests.lab.product import Product, Replica
 
 PODS = 10_000
 NAMESPACE = "crowd"
@@ -27,15 +29,25 @@ def resident_mib_10k_pods() -> Reading:
             product.install()
             lab.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
             lab.wait_for(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default")
-            path = f"/api/v1/namespaces/{NAMESPACE}/pods"
-            lab.api.all_ok(Call("POST", path, _pod(number)) for number in range(PODS))
+            put(lab, ((f"/registry/pods/{NAMESPACE}/pod-{number}", _pod(number)) for number in range(PODS)))
             replica = product.prepare()
             product.register_webhook(replica)
             product.run(replica)
             time.sleep(SETTLE_S)
+            _check_follows_all(replica)
             return Reading(_resident_mib(lab.components.pid(replica.name)), n=PODS)
         finally:
             lab.down()
+
+
+def _check_follows_all(replica: Replica) -> None:
+    """A server that lost its pods would be small for the wrong reason."""
+    with urllib.request.urlopen(f"{replica.url}/metrics", timeout=10) as answer:  # noqa: S310 - our own loopback
+        text = answer.read().decode()
+    line = next(line for line in text.splitlines() if line.startswith('tenure_kube_objects{resource="pods"}'))
+    followed = float(line.split()[-1])
+    if followed < PODS:
+        raise ValueError(f"the server follows {followed:.0f} of {PODS} pods")
 
 
 def _pod(number: int) -> dict[str, Any]:
@@ -48,8 +60,16 @@ def _pod(number: int) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": f"pod-{number}", "labels": labels, "annotations": notes},
+        "metadata": {
+            "name": f"pod-{number}",
+            "namespace": NAMESPACE,
+            "uid": str(uuid.uuid4()),
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": labels,
+            "annotations": notes,
+        },
         "spec": {"schedulerName": "nobody", "containers": [container]},
+        "status": {"phase": "Pending"},
     }
 
 

@@ -1,15 +1,13 @@
 """A reflector of ConfigMaps in one namespace, and what a test wants to know about it."""
 
 import asyncio
-import base64
-import itertools
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import msgspec
 from prometheus_client import CollectorRegistry
 
 from service.kube.client import KubeClient
@@ -22,7 +20,8 @@ from service.objects import ObjectMeta, Projection
 from service.settings import KubeSettings
 from tests.cluster.waiting import until
 from tests.lab import Lab
-from tests.lab.api import Api, Call, client_context
+from tests.lab.api import Call
+from tests.lab.etcd import delete_prefix, put
 
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True)
 QUICK = Timings(first_pause=0.05, longest_pause=0.2)
@@ -111,30 +110,15 @@ async def delete(lab: Lab, namespace: str, *names: str) -> None:
     await asyncio.to_thread(lab.api.all_ok, calls)
 
 
-OPERATIONS = 128  # etcd's limit for one transaction.
-
-
 @contextmanager
 def stored(lab: Lab, namespace: str, count: int) -> Iterator[None]:
     """So many ConfigMaps, put into etcd: the API server would take a minute to create 10,000."""
-    etcd = Api(
-        lab._plane.etcd_url, client_context(lab._authority.certificate, lab._authority.client("etcd-client"))
-    )
     prefix = f"/registry/configmaps/{namespace}/n"
-    numbers = iter(range(count))
-    while some := list(itertools.islice(numbers, OPERATIONS)):
-        puts = [{"requestPut": _put(f"{prefix}{number}", namespace, f"n{number}")} for number in some]
-        etcd.ok(Call("POST", "/v3/kv/txn", {"success": puts}))
+    put(lab, ((f"{prefix}{number}", _stored(namespace, f"n{number}")) for number in range(count)))
     yield
-    span = {"key": _base64(prefix.encode()), "range_end": _base64(f"{prefix}~".encode())}
-    etcd.ok(Call("POST", "/v3/kv/deleterange", span))
+    delete_prefix(lab, prefix)
 
 
-def _put(key: str, namespace: str, name: str) -> dict[str, str]:
+def _stored(namespace: str, name: str) -> dict[str, Any]:
     meta = {"name": name, "namespace": namespace, "uid": str(uuid.uuid4())}
-    value = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"filler": "x" * 1000}}
-    return {"key": _base64(key.encode()), "value": _base64(msgspec.json.encode(value))}
-
-
-def _base64(content: bytes) -> str:
-    return base64.b64encode(content).decode()
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"filler": "x" * 1000}}
