@@ -322,6 +322,32 @@ class OccupancySettings(Section):
         }
 
 
+class DeviceKindSettings(Section):
+    """One kind of device that a pod with the annotation `tenure.dev/claim-template` gets."""
+
+    mode: Literal["dra", "devicePlugin"] = "dra"
+    """devicePlugin: the pod asks for an extended resource instead of a claim; NUMA alignment is not given then."""
+    resource_name: str = ""
+    """The extended resource of mode devicePlugin, such as `rebellions.ai/npu`."""
+    count: Annotated[int, Field(ge=1, le=64)] = 1
+    """How many of it."""
+
+    @model_validator(mode="after")
+    def _named(self) -> "DeviceKindSettings":
+        if self.mode == "devicePlugin" and not self.resource_name:
+            raise ValueError("mode devicePlugin needs resource_name, the extended resource to ask for")
+        return self
+
+
+class DevicesSettings(Section):
+    """Claims that the webhook injects by name."""
+
+    claim_template_name: str = ""
+    """The ResourceClaimTemplate of pods whose annotation `tenure.dev/claim-template` is empty."""
+    npu: DeviceKindSettings = DeviceKindSettings()
+    rdma: DeviceKindSettings = DeviceKindSettings()
+
+
 class LogSettings(Section):
     """Logging."""
 
@@ -345,6 +371,7 @@ class Settings(BaseSettings):
     certs: CertSettings = CertSettings()
     node: NodeSettings = NodeSettings()
     occupancy: OccupancySettings = OccupancySettings()
+    devices: DevicesSettings = DevicesSettings()
     log: LogSettings = LogSettings()
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from service.objects import SchedulingGate
 from webhook.admission.patch import ListEditor, MapEditor, Patch
-from webhook.admission.pod import ClaimUse, Container, EnvVar, Pod, PodClaim, Volume, VolumeMount, volumes
+from webhook.admission.pod import Container, EnvVar, Pod, PodClaim, Volume, VolumeMount, volumes
 
 # Kubernetes, "Dynamic Admission Control": warnings above 120 characters should not be sent.
 MAX_WARNING = 120
@@ -60,26 +60,26 @@ class ContainerDraft:
     """One container; `path` is its JSON pointer in the object that was sent."""
 
     def __init__(self, patch: Patch, path: str, view: Container) -> None:
-        self._patch = patch
-        self._path = path
+        self.patch = patch
+        self.path = path
         self.view = view
         self.name = view.name
 
     @lazy
     def env(self) -> ListEditor[EnvVar]:
         """Its environment."""
-        return ListEditor(self._patch, f"{self._path}/env", self.view.env)
+        return ListEditor(self.patch, f"{self.path}/env", self.view.env)
 
     @lazy
     def mounts(self) -> ListEditor[VolumeMount]:
         """Its volume mounts."""
-        return ListEditor(self._patch, f"{self._path}/volumeMounts", self.view.volume_mounts)
+        return ListEditor(self.patch, f"{self.path}/volumeMounts", self.view.volume_mounts)
 
     @lazy
     def resources(self) -> MapEditor:
         """Its resources: only whether the map is there matters, for what is put below it."""
         present = self.view.resources is not None
-        return MapEditor(self._patch, f"{self._path}/resources", {} if present else None)
+        return MapEditor(self.patch, f"{self.path}/resources", {} if present else None)
 
     def set_env(self, wanted: EnvVar) -> bool:
         """Make `wanted` the only entry of its name; True when another one had to go.
@@ -162,11 +162,3 @@ class PodDraft:
         warning = one_line(sentence, MAX_WARNING)
         if warning not in self.warnings:
             self.warnings.append(warning)
-
-
-def use_claim(container: ContainerDraft, claim: str) -> None:
-    """Let `container` use the pod's claim of that name."""
-    resources = container.view.resources
-    uses = (resources.claims if resources else None) or ()
-    if all(use.name != claim for use in uses):
-        container.resources.put("claims", [*uses, ClaimUse(claim)])

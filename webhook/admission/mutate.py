@@ -11,7 +11,8 @@ import msgspec
 
 from controllers.pool import demand
 from service.settings import Settings
-from webhook.admission import lupine, mounts, reserved
+from webhook.admission import claims, lupine, mounts, reserved
+from webhook.admission.claims import ClaimPolicy
 from webhook.admission.draft import PodDraft, Reason, RefusalError
 from webhook.admission.mounts import NamespaceLabels, RegionPolicy
 from webhook.admission.patch import Operation
@@ -28,6 +29,7 @@ class Policy:
     visible_devices: bool
     hide_local_cards: bool
     regions: RegionPolicy
+    claims: ClaimPolicy
 
     @classmethod
     def of(cls, settings: Settings) -> "Policy":
@@ -39,6 +41,7 @@ class Policy:
             visible_devices=settings.webhook.inject_visible_devices,
             hide_local_cards=settings.webhook.hide_local_cards,
             regions=RegionPolicy.of(settings.regions),
+            claims=ClaimPolicy.of(settings.devices),
         )
 
 
@@ -63,6 +66,7 @@ def decide(request: Request, policy: Policy, labels: NamespaceLabels = lambda _:
         reserved.strip(draft)
         _connect(draft, policy)
         mounts.add(draft, policy.regions, partial(labels, request.namespace))
+        claims.add(draft, policy.claims)
     except RefusalError as refusal:
         return Decision(warnings=tuple(draft.warnings), refusal=refusal)
     return Decision(tuple(draft.patch), tuple(draft.warnings), draft.stripped_keys)

@@ -18,7 +18,8 @@ _QUANTITIES = st.sampled_from(["0", "1", "2", "16"])
 _KEYS = st.sampled_from(
     [
         *("hami.io/lupine-endpoint", "hami.io/remote-gpu-devices-allocated", "allocation.tenure.dev/a"),
-        *("allocation.tenure.dev/b~0", "tenure.dev/regions", "team", "a/b", "zone~1"),
+        *("allocation.tenure.dev/b~0", "tenure.dev/regions", "tenure.dev/claim-template", "team"),
+        *("a/b", "zone~1"),
     ]
 )
 
@@ -89,6 +90,7 @@ _spec = _optional(
     schedulingGates=_gates,
     affinity=st.just({"nodeAffinity": {}}),
     hostNetwork=st.booleans(),
+    resourceClaims=st.just([{"name": "mine", "resourceClaimName": "c"}]),
 )
 _metadata = _optional(
     annotations=st.dictionaries(_KEYS, st.sampled_from(["", "main", "x,y"]), max_size=4),

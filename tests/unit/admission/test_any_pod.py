@@ -73,9 +73,12 @@ def without_ours(obj: Json) -> Json:
     spec["nodeSelector"] = {
         k: v for k, v in spec.get("nodeSelector", {}).items() if k != "tenure.dev/regions"
     }
+    spec["resourceClaims"] = [claim for claim in spec.get("resourceClaims", []) if claim["name"] != "tenure"]
     volumes = spec.get("volumes", [])
     spec["volumes"] = [v for v in volumes if not v["name"].startswith("tenure-regions")]
     for container in all_containers(rest):
+        container["resources"] = container.get("resources", {})
+        container["resources"].pop("claims", None)
         container["env"] = [e for e in container.get("env", []) if e["name"] not in _OURS]
         mounts = container.get("volumeMounts", [])
         container["volumeMounts"] = [m for m in mounts if m["mountPath"] not in _PATHS]
@@ -149,7 +152,7 @@ def test_names_and_mount_paths_stay_unique(obj: Json, policy: Policy) -> None:
 def test_the_result_is_a_pod_by_the_published_schema(obj: Json, policy: Policy) -> None:
     once = result(obj, policy)
     if once is not None:
-        kubernetes_validate.validate(once, "1.30", strict=True)
+        kubernetes_validate.validate(once, "1.33", strict=True)
 
 
 @_quick
