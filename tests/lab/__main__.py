@@ -60,7 +60,7 @@ def up(
     """Start a cluster and wait until it works (about 10 s, with a node 15 s; the first time it is built)."""
     gates = _gates(feature_gate or ())
     lab = Lab(state, progress=progress)
-    if node and (taken := machine.taken()):
+    if node and machine.missing() is None and (taken := machine.taken()):
         raise LabError(f"{taken}, or start this one with --no-node")
     lab.up(node=node, feature_gates=gates, api_server_flags=api_server_flag or ())
     if lab.node_missing and node:

@@ -78,7 +78,7 @@ class Lab:
         With `node`, a real node too, if this machine can: `node_missing` says why not.
         """
         folder = binaries(["control-plane", "node"] if node else ["control-plane"])
-        missing = machine.missing() if node else "the lab was started without it"
+        missing = machine.missing() or machine.taken() if node else "the lab was started without it"
         settings = Settings(
             host=LOOPBACK if missing else machine.BRIDGE_IP,
             binaries=str(folder),

@@ -81,16 +81,15 @@ def taken() -> str | None:
 
 
 def missing() -> str | None:
-    """Why this machine cannot have a node of the lab now; None when it can."""
-    found = owner()
-    if reason := taken():
-        return reason
+    """Why this machine can have no node of a lab; None when it can have one."""
     for check in (_no_rights, _no_programs, cgroups.missing, _no_kernel_support):
         if reason := check():
             return reason
-    if found is None and _KUBELET_FOLDER.exists():
+    if owner() is not None:
+        return None  # A lab's node is or was here: what follows is its own.
+    if _KUBELET_FOLDER.exists():
         return f"this machine is a Kubernetes node already: {_KUBELET_FOLDER} exists"
-    return None if found is not None else _used_addresses()
+    return _used_addresses()
 
 
 def claim(state: Path) -> None:
