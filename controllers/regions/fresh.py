@@ -1,20 +1,21 @@
-"""Removal of a region file, so that the next container process starts with a fresh region.
+"""Removal of region files, so that the next container process starts with fresh regions.
 
 Two processes of one container on two inodes is the worst that can happen to a region: each would grant the whole
-budget. So the file goes only when nobody can be on its old inode, and four guards of different kinds say so:
+budget. So a file goes only when nobody can be on its old inode, and four guards of different kinds say so:
 
-1. the container is dead (the caller's finding: no mount namespace has the folder);
+1. the container is dead (the caller found that no mount namespace has the folder);
 2. the kernel grants a write lease: nobody has the file open or mapped. From here on a newcomer waits in open(2);
-3. the init lock is free, and no process shows the file among its maps or descriptors;
-4. the file is first renamed, then the caller's finding and the lease are asked again. Whoever had found the old name
-   is waiting for the lease by now, and then the file gets its name back.
+3. the init lock is free, and no process of the pod shows the file among its maps or descriptors;
+4. the file is first renamed, then the caller is asked again whether the container is dead, and the kernel whether
+   somebody waits for the lease. Whoever had found the old name waits by now, and then the file gets its name back.
 """
 
 import errno
 import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -26,6 +27,9 @@ from controllers.regions.safefs import FileId, Folder, Reason, RefusedError
 PARKED_PREFIX: Final = ".tenure-"
 _INIT_LOCK: Final = {Kind.SM: locks.WHOLE_FILE, Kind.VMEM: locks.INIT_BYTE}
 
+# Which of these files some process of the pod has open or mapped.
+Users = Callable[[Collection[FileId]], Collection[FileId]]
+
 
 class Outcome(StrEnum):
     """What became of a region file."""
@@ -35,60 +39,86 @@ class Outcome(StrEnum):
     IN_USE = "in_use"
 
 
-def remove(
-    leaf: Folder,
-    kind: Kind,
-    *,
-    deserted: Callable[[], bool],
-    users: Callable[[FileId], list[int]],
-) -> Outcome:
-    """Remove a region's file from its folder if nobody uses it. `sm_node.lock` stays: its inode is the lock.
+Outcomes = dict[Kind, Outcome | RefusedError]
 
-    `deserted` finds the container dead, `users` finds processes that have a file open or mapped.
-    Raises RefusedError for anything that is not a regular file with one name.
+
+@dataclass(frozen=True, slots=True)
+class _Unused:
+    """A region file under our lease and its init lock."""
+
+    leaf: Folder
+    name: str
+    parked: str
+    file: FileId
+    lease: locks.Lease
+
+
+def remove(leaves: Mapping[Kind, Folder], *, deserted: Callable[[], bool], users: Users) -> Outcomes:
+    """Remove the region files of a dead container from their folders, if nobody uses them; what became of each.
+
+    `deserted` finds the container dead, again, while a newcomer would be seen. `sm_node.lock` stays: locks are held on
+    its inode. A RefusedError stands for what is not a regular file with one name.
     """
-    _remove_parked(leaf)
+    outcomes: Outcomes = {}
+    with ExitStack() as stack:
+        unused: dict[Kind, _Unused] = {}
+        for kind, leaf in leaves.items():
+            found = _claim(stack, leaf, kind)
+            if isinstance(found, _Unused):
+                unused[kind] = found
+            else:
+                outcomes[kind] = found
+        used = users([claim.file for claim in unused.values()]) if unused else ()
+        free = {kind: claim for kind, claim in unused.items() if claim.file not in used}
+        return {**outcomes, **dict.fromkeys(unused, Outcome.IN_USE), **_take_away(free, deserted)}
+
+
+def _claim(stack: ExitStack, leaf: Folder, kind: Kind) -> _Unused | Outcome | RefusedError:
     try:
-        with leaf.regular(kind.file_name, size=None, write=True) as fd, _unused(fd, kind, users) as lease:
-            return _take_away(leaf, kind.file_name, fd, lambda: deserted() and lease.undisturbed)
+        _remove_parked(leaf)
+        fd = stack.enter_context(leaf.regular(kind.file_name, size=None, write=True))
+        lease = stack.enter_context(_lease(fd))
+        stack.enter_context(locks.held(fd, _INIT_LOCK[kind], write=True))
     except FileNotFoundError:
         return Outcome.ABSENT
     except locks.BusyError:
         return Outcome.IN_USE
-
-
-@contextmanager
-def _unused(fd: int, kind: Kind, users: Callable[[FileId], list[int]]) -> Iterator[locks.Lease]:
-    with ExitStack() as stack:
-        try:
-            lease = stack.enter_context(locks.Lease(fd))
-        except OSError as error:
-            raise RefusedError(
-                Reason.FILE_SYSTEM, f"no lease on this file system: {error.strerror}"
-            ) from error
-        stack.enter_context(locks.held(fd, _INIT_LOCK[kind], write=True))
-        if users(safefs.file_id(fd)):
-            raise locks.BusyError("a process has the file open or mapped")
-        yield lease
-
-
-def _take_away(leaf: Folder, name: str, fd: int, still_unused: Callable[[], bool]) -> Outcome:
-    if not still_unused():
-        return Outcome.IN_USE
+    except RefusedError as refusal:
+        return refusal
     parked = f"{PARKED_PREFIX}{secrets.token_hex(8)}"
-    syscalls.rename_new(leaf.fd, name, parked)
-    if leaf.has(parked, safefs.file_id(fd)) and still_unused():
-        os.unlink(parked, dir_fd=leaf.fd)
+    return _Unused(leaf, kind.file_name, parked, safefs.file_id(fd), lease)
+
+
+def _lease(fd: int) -> locks.Lease:
+    try:
+        return locks.Lease(fd)
+    except OSError as error:
+        raise RefusedError(Reason.FILE_SYSTEM, f"no lease on this file system: {error.strerror}") from error
+
+
+def _take_away(claims: Mapping[Kind, _Unused], deserted: Callable[[], bool]) -> dict[Kind, Outcome]:
+    parked = {kind: claim for kind, claim in claims.items() if claim.lease.undisturbed and _renamed(claim)}
+    dead = bool(parked) and deserted()
+    return {kind: _finish(claim, dead=dead) for kind, claim in parked.items()}
+
+
+def _finish(claim: _Unused, *, dead: bool) -> Outcome:
+    if dead and claim.lease.undisturbed and claim.leaf.has(claim.parked, claim.file):
+        os.unlink(claim.parked, dir_fd=claim.leaf.fd)
         return Outcome.REMOVED
-    _put_back(leaf, parked, name)
+    if not _renamed(claim, back=True):
+        with suppress(FileNotFoundError):  # a newcomer made a new file in these microseconds: that one counts
+            os.unlink(claim.parked, dir_fd=claim.leaf.fd)
     return Outcome.IN_USE
 
 
-def _put_back(leaf: Folder, parked: str, name: str) -> None:
+def _renamed(claim: _Unused, *, back: bool = False) -> bool:
+    old, new = (claim.parked, claim.name) if back else (claim.name, claim.parked)
     try:
-        syscalls.rename_new(leaf.fd, parked, name)
-    except FileExistsError:
-        os.unlink(parked, dir_fd=leaf.fd)  # a newcomer made a new file in these microseconds; that one counts
+        syscalls.rename_new(claim.leaf.fd, old, new)
+    except (FileExistsError, FileNotFoundError):
+        return False
+    return True
 
 
 def _remove_parked(leaf: Folder) -> None:

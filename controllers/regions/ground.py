@@ -6,12 +6,12 @@ operations from meeting in one folder.
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 from controllers.regions import fresh, mounts, processes
-from controllers.regions.fresh import Outcome
+from controllers.regions.fresh import Outcome, Outcomes
 from controllers.regions.layout import Kind
 from controllers.regions.mounts import Mount
 from controllers.regions.names import ContainerId, Owner
@@ -62,7 +62,7 @@ class Ground:
         self, containers: Iterable[ContainerId], table: list[Mount] | None = None
     ) -> dict[MountKey, ContainerId]:
         """How mount tables name the region folders of these containers."""
-        covers = {mount.point: mount for mount in table or mounts.of_process()}
+        covers = {mount.point: mount for mount in table or mounts.own()}
         return {
             _key(covers, self.path(container, kind)): container for container in containers for kind in Kind
         }
@@ -94,29 +94,32 @@ class Ground:
     def _unbounded(self, container: ContainerId) -> list[Kind]:
         if not self._kib or not self.deserted(container):
             return []
-        covered = {mount.point for mount in mounts.of_process()}
+        covered = {mount.point for mount in mounts.own()}
         return [kind for kind in Kind if self.path(container, kind) not in covered]
 
-    def clean(self, container: ContainerId) -> dict[Kind, Outcome | RefusedError]:
-        """Remove the region files of a dead container; what became of each."""
-        return {kind: self._clean(container, kind) for kind in Kind}
-
-    def _clean(self, container: ContainerId, kind: Kind) -> Outcome | RefusedError:
-        try:
-            with self.leaf(container, kind) as leaf:
-                if not leaf.names():
-                    return Outcome.ABSENT
-                self._require_known_file_system(container, kind)
-                return fresh.remove(
-                    leaf,
-                    kind,
-                    deserted=lambda: self.deserted(container),
-                    users=lambda file: processes.users(file, uid=container.uid),
-                )
-        except FileNotFoundError:
-            return Outcome.ABSENT
-        except RefusedError as refusal:
-            return refusal
+    def clean(self, container: ContainerId, *, found_dead: bool = False) -> Outcomes:
+        """Remove the region files of a dead container; what became of each. `found_dead`: the caller just looked."""
+        outcomes: Outcomes = {}
+        with ExitStack() as stack:
+            leaves: dict[Kind, Folder] = {}
+            for kind in Kind:
+                try:
+                    leaf = stack.enter_context(self.leaf(container, kind))
+                    if leaf.names():
+                        self._require_known_file_system(container, kind)
+                        leaves[kind] = leaf
+                except FileNotFoundError:
+                    continue
+                except RefusedError as refusal:
+                    outcomes[kind] = refusal
+            if leaves and not found_dead and not self.deserted(container):
+                return dict.fromkeys(Kind, Outcome.IN_USE)
+            removed = fresh.remove(
+                leaves,
+                deserted=lambda: self.deserted(container),
+                users=lambda files: processes.used(files, uid=container.uid),
+            )
+        return {**dict.fromkeys(Kind, Outcome.ABSENT), **outcomes, **removed}
 
     def retire(self, container: ContainerId, *, everything: bool = False) -> bool:
         """Remove the region folders of a dead container, and its folder when nothing else is in it.
@@ -137,7 +140,7 @@ class Ground:
         return True
 
     def _unused(self, container: ContainerId) -> bool:
-        outcomes = self.clean(container).values()
+        outcomes = self.clean(container, found_dead=True).values()
         for outcome in outcomes:
             if isinstance(outcome, RefusedError) and outcome.reason in (Reason.FILE_SYSTEM, Reason.LEASED):
                 raise outcome
@@ -145,7 +148,7 @@ class Ground:
 
     def _unmount(self, container: ContainerId) -> None:
         paths = [self.path(container, kind) for kind in Kind]
-        mounts.unmount_all([m.point for m in mounts.of_process() if m.point in paths and m.serves])
+        mounts.unmount_all([m.point for m in mounts.own() if m.point in paths and m.serves])
 
     def _empty(self, folder: Folder, *, everything: bool) -> None:
         if everything:
@@ -157,7 +160,7 @@ class Ground:
             folder.remove(kind)
 
     def _require_known_file_system(self, container: ContainerId, kind: Kind) -> None:
-        cover = _cover({m.point: m for m in mounts.of_process()}, self.path(container, kind))
+        cover = _cover({m.point: m for m in mounts.own()}, self.path(container, kind))
         if cover.kind not in KNOWN_FILE_SYSTEMS:
             raise RefusedError(
                 Reason.FILE_SYSTEM, f"{cover.kind} under {cover.point}: nothing is removed there"

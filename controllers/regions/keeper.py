@@ -106,7 +106,7 @@ class Keeper:
                 await self._clean(container, since)
 
     async def _clean(self, container: ContainerId, since: float) -> None:
-        outcomes = await self._io(self._ground.clean, container)
+        outcomes = await self._io(self._ground.clean, container, found_dead=True)
         waited = self._clock() - since
         self._count(Cleaned.DEATH, [kind for kind, outcome in outcomes.items() if outcome is Outcome.REMOVED])
         self._refused((o.reason for o in outcomes.values() if isinstance(o, RefusedError)), container)

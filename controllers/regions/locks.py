@@ -71,16 +71,16 @@ class Lease:
     """
 
     def __init__(self, fd: int) -> None:
+        """Take it. Raises BusyError when the file is in use, OSError when the file system knows no leases."""
         self._fd = fd
-
-    def __enter__(self) -> Self:
-        """Raises BusyError when the file is in use, OSError when the file system knows no leases."""
         # The default signal of a broken lease, SIGIO, would end the process; SIGURG is ignored by default.
-        fcntl.fcntl(self._fd, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
         try:
-            fcntl.fcntl(self._fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         except BlockingIOError:
             raise BusyError("the file is open or mapped") from None
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

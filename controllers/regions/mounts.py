@@ -11,6 +11,7 @@ over a restart of the agent.
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +28,8 @@ FRAME_OPTIONS: Final = "size=4k,nr_inodes=4,mode=0755"
 # Fields that every line of mountinfo has, before and after the lone dash.
 _LEFT_FIELDS: Final = 6
 _RIGHT_FIELDS: Final = 2
+# Up to so many devices are searched for in the text of a mount table.
+_FEW: Final = 8
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")
 
 
@@ -57,10 +60,27 @@ def parse(text: str) -> list[Mount]:
     return found
 
 
-def of_process(pid: int | str = "self") -> list[Mount]:
-    """Mounts in the namespace of a process. Raises OSError when the process is gone or may not be inspected."""
+def own() -> list[Mount]:
+    """Mounts in our own namespace."""
+    return parse(_table("self"))
+
+
+def of_process(pid: int, *, mentioning: Collection[tuple[str, str]]) -> list[Mount] | None:
+    """Mounts in the namespace of a process that may be one of these (device, root); None when it is just ending.
+
+    Raises OSError when the process is gone or may not be inspected.
+    """
+    text = _table(pid)
+    if not text:
+        return None
+    # Most namespaces have none of them, which is cheap to see before every line is taken apart.
+    few = len(mentioning) <= _FEW
+    return [] if few and not any(f" {device} " in text for device, _ in mentioning) else parse(text)
+
+
+def _table(pid: int | str) -> str:
     with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        return parse(file.read())
+        return file.read()
 
 
 def bounded(target: str, *, serves: str, kib: int) -> None:

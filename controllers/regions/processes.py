@@ -69,36 +69,38 @@ def as_in_maps(file: FileId) -> tuple[bytes, bytes]:
     return f"{os.major(device):02x}:{os.minor(device):02x}".encode(), str(inode).encode()
 
 
-def users(file: FileId, *, uid: str) -> list[int]:
-    """Processes of the pod that map the file or have it open, or that we may not inspect.
+def used(files: Collection[FileId], *, uid: str) -> set[FileId]:
+    """Which of the files a process of the pod maps or has open; all of them, where we may not inspect one.
 
     Only of the pod: to read maps and descriptors of a whole node takes longer than a container needs to come back.
     """
-    wanted = as_in_maps(file)
-    return [pid for pid in pids() if belongs_to(pid, uid) and _uses(pid, wanted, file)]
+    wanted = {as_in_maps(file): file for file in files}
+    found: set[FileId] = set()
+    for pid in _outside_our_namespace():
+        if belongs_to(pid, uid):
+            mapped, opened = maps(pid), _opened(pid, files)
+            if mapped is None or opened is None:
+                return set(files)
+            found |= opened | {file for text, file in wanted.items() if text in mapped}
+    return found
 
 
-def _uses(pid: int, wanted: tuple[bytes, bytes], file: FileId) -> bool:
-    mapped, opened = maps(pid), _opens(pid, file)
-    return mapped is None or opened is None or wanted in mapped or opened
-
-
-def _opens(pid: int, file: FileId) -> bool | None:
+def _opened(pid: int, files: Collection[FileId]) -> set[FileId] | None:
     try:
         descriptors = os.listdir(f"/proc/{pid}/fd")
     except _GONE:
-        return False
+        return set()
     except PermissionError:
         return None
-    return any(_is(f"/proc/{pid}/fd/{number}", file) for number in descriptors)
+    return set(files) & {_behind(f"/proc/{pid}/fd/{number}") for number in descriptors}
 
 
-def _is(path: str, file: FileId) -> bool:
+def _behind(path: str) -> FileId | None:
     try:
         status = os.stat(path)
     except OSError:
-        return False  # closed meanwhile, or a file of a broken mount: not one of ours
-    return (status.st_dev, status.st_ino) == file
+        return None  # closed meanwhile, or on a broken mount: not one of ours
+    return status.st_dev, status.st_ino
 
 
 def belongs_to(pid: int, uid: str) -> bool:
@@ -179,15 +181,20 @@ def _namespaces() -> dict[str, list[int]]:
     return found
 
 
+def _outside_our_namespace() -> Iterator[int]:
+    for members in _namespaces().values():
+        yield from members
+
+
 def _seen_by(members: Iterable[int], folders: Mapping[MountKey, ContainerId]) -> set[ContainerId]:
     for pid in members:
         try:
-            table = mounts.of_process(pid)
+            table = mounts.of_process(pid, mentioning=folders)
         except PermissionError:
             return {container for container in folders.values() if belongs_to(pid, container.uid)}
         except OSError:
             continue  # this one ended; another member can tell
-        if table:
+        if table is not None:
             return {
                 container
                 for mount in table

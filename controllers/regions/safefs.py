@@ -138,7 +138,7 @@ class Folder:
         with _answers(path):
             look = self._open(self.fd, path, os.O_PATH)
             try:
-                _refuse_odd(os.fstat(look), path, size)
+                self._refuse_odd(look, path, size)
                 # By way of the descriptor this is the very file that was looked at. Non-blocking: the owner of a
                 # file may hold a lease on it, and a plain open would wait 45 s for that.
                 mode = os.O_RDWR if write else os.O_RDONLY
@@ -149,6 +149,17 @@ class Folder:
             yield fd
         finally:
             os.close(fd)
+
+    def _refuse_odd(self, look: int, path: str, size: int | None) -> None:
+        """Refuse what is no regular file whose one name is this one.
+
+        Looked at twice with the name in between: the one name of a file that was linked here from elsewhere and
+        unlinked again is elsewhere. (Across mounts nobody can link at all, and a tenant's folder is one.)
+        """
+        _refuse_kind(os.fstat(look), path, size)
+        if not self.has(path, file_id(look)):
+            raise RefusedError(Reason.SWAPPED, f"{path} is another file by now")
+        _refuse_kind(os.fstat(look), path, size)
 
     def has(self, name: str, file: FileId) -> bool:
         """True while `name` is still this file."""
@@ -203,7 +214,7 @@ def _empty(folder: Folder, budget: list[int], depth: int) -> None:
             folder.remove(name)
 
 
-def _refuse_odd(status: os.stat_result, path: str, size: int | None) -> None:
+def _refuse_kind(status: os.stat_result, path: str, size: int | None) -> None:
     if stat.S_ISLNK(status.st_mode):
         raise RefusedError(Reason.LINK, f"{path} is a symbolic link")
     if not stat.S_ISREG(status.st_mode):

@@ -49,7 +49,7 @@ class Volumes:
         """All our volumes."""
         return [
             Published(owner, mount.point)
-            for mount in mounts.of_process()
+            for mount in mounts.own()
             if mount.serves and self._pod_of(mount.point) and (owner := Owner.parse(mount.serves)) is not None
         ]
 
@@ -110,4 +110,4 @@ class Volumes:
 
 def _below(target: str) -> list[Mount]:
     """Mounts at a path and below it, oldest first."""
-    return [m for m in mounts.of_process() if m.point == target or m.point.startswith(target + "/")]
+    return [m for m in mounts.own() if m.point == target or m.point.startswith(target + "/")]

@@ -40,7 +40,8 @@ RESTRICTED = {
 # What the container says at its start: which files it found, and the sampling lock's inode. Then it becomes a worker.
 HELLO = (
     "mkdir -p /tmp/w; ln -sfn /tmp/.sm_node /tmp/w/sm_node; ln -sfn /tmp/.vmem_node /tmp/w/vmem_node; "
-    "echo found $(ls /tmp/.sm_node /tmp/.vmem_node | grep config) lock $(stat -c %i /tmp/.sm_node/sm_node.lock); "
+    "echo found $(ls /tmp/.sm_node /tmp/.vmem_node | grep config) "
+    "lock $(stat -c %i /tmp/.sm_node/sm_node.lock 2>/dev/null); "
     "exec vgpu_worker /tmp/w "
 )
 

@@ -23,6 +23,7 @@ class Attacker:
         self._folder = folder
         self._outside = outside
         self._rng = random.Random(6)
+        self._not_ours = {(outside / leaf / f"{leaf}.config").stat().st_ino for leaf in LEAVES}
         self._good = {leaf: (outside / leaf / f"{leaf}.config").read_bytes() for leaf in LEAVES}
 
     def step(self) -> None:
@@ -63,7 +64,7 @@ class Attacker:
         fd = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             status = os.fstat(fd)
-            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+            if stat.S_ISREG(status.st_mode) and status.st_ino not in self._not_ours:
                 os.ftruncate(fd, size)
         finally:
             os.close(fd)

@@ -39,10 +39,16 @@ def root() -> None:
         pytest.skip("needs root: mounts and namespaces")
 
 
+def _others() -> list[int]:
+    """Every process that may be inspected, but this one and the machine's first."""
+    return [pid for pid in processes.pids() if pid not in (1, os.getpid())]
+
+
 @pytest.fixture
 def one_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes of a test have no pod's control group; here every process of this machine is in the pod."""
     monkeypatch.setattr(processes, "belongs_to", lambda *_: True)
+    monkeypatch.setattr(processes, "_outside_our_namespace", _others)
 
 
 @pytest.fixture

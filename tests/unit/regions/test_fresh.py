@@ -1,21 +1,26 @@
+import fcntl
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
 
-from controllers.regions import fresh, processes
-from controllers.regions.fresh import Outcome
+from controllers.regions import fresh, locks, processes
+from controllers.regions.fresh import Outcome, Users
 from controllers.regions.layout import Kind
 from controllers.regions.safefs import FileId, Folder, Reason, RefusedError
 from tests.native.worker import Worker
 from tests.unit.regions.conftest import UID
 
 
-def users(file: FileId) -> list[int]:
-    return processes.users(file, uid=UID)
+def users(files: Collection[FileId]) -> set[FileId]:
+    return processes.used(files, uid=UID)
+
+
+def nobody(_: Collection[FileId]) -> set[FileId]:
+    return set()
 
 
 @pytest.fixture
@@ -24,8 +29,10 @@ def leaf(regions: Path) -> Iterator[Folder]:
         yield opened
 
 
-def remove(leaf: Folder, *, deserted: bool = True) -> Outcome:
-    return fresh.remove(leaf, Kind.VMEM, deserted=lambda: deserted, users=users)
+def remove(
+    leaf: Folder, *, deserted: Callable[[], bool] = lambda: True, users: Users = users
+) -> Outcome | RefusedError:
+    return fresh.remove({Kind.VMEM: leaf}, deserted=deserted, users=users)[Kind.VMEM]
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -35,8 +42,8 @@ def test_an_unused_region_goes_and_its_neighbours_stay(worker: Worker, regions: 
     worker.kill()
     lock = (regions / "sm_node" / "sm_node.lock").stat().st_ino
     with Folder.trusted(regions / kind) as leaf:
-        assert fresh.remove(leaf, kind, deserted=lambda: True, users=users) is Outcome.REMOVED
-        assert fresh.remove(leaf, kind, deserted=lambda: True, users=users) is Outcome.ABSENT
+        removed = {fresh.remove({kind: leaf}, deserted=lambda: True, users=users)[kind] for _ in range(2)}
+    assert removed == {Outcome.REMOVED, Outcome.ABSENT}
     assert not (regions / kind / kind.file_name).exists()
     assert (regions / "sm_node" / "sm_node.lock").stat().st_ino == lock
 
@@ -73,44 +80,60 @@ def test_a_region_of_a_living_container_stays_although_nobody_uses_it(
 ) -> None:
     worker("map")
     worker.kill()
-    assert remove(leaf, deserted=False) is Outcome.IN_USE
+    assert remove(leaf, deserted=lambda: False) is Outcome.IN_USE
     assert leaf.names() == ["vmem_node.config"]
 
 
 def test_a_container_that_came_back_during_the_removal_keeps_its_file(worker: Worker, leaf: Folder) -> None:
     worker("map")
     worker.kill()
-    answers = iter([True, False])
-    outcome = fresh.remove(leaf, Kind.VMEM, deserted=lambda: next(answers), users=users)
-    assert outcome is Outcome.IN_USE
+    seen = []
+
+    def deserted() -> bool:
+        seen.append(leaf.names())
+        return False
+
+    assert remove(leaf, deserted=deserted) is Outcome.IN_USE
+    assert "vmem_node.config" not in seen[0]  # it was asked when a newcomer could no longer find the old file
     assert leaf.names() == ["vmem_node.config"]
 
 
 def test_a_newcomer_that_found_the_name_just_before_gets_the_file_back(
-    binary: Path, regions: Path, worker: Worker, leaf: Folder
+    binary: Path, regions: Path, worker: Worker, leaf: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker("map")
     worker.kill()
     with Worker.on(binary, regions) as newcomer:
 
-        def deserted() -> bool:
-            if leaf.names() == ["vmem_node.config"]:
-                newcomer.send("open")  # it waits for the lease, on the inode that is about to lose its name
-                while Path(f"/proc/{newcomer.pid}/wchan").read_text("utf-8") != "__break_lease":
-                    os.sched_yield()
-            return True
+        def in_the_middle(_: Collection[FileId]) -> set[FileId]:
+            newcomer.send("open")  # it waits for the lease, on the inode that is about to lose its name
+            while Path(f"/proc/{newcomer.pid}/wchan").read_text("utf-8") != "__break_lease":
+                os.sched_yield()
+            return set()
 
-        assert fresh.remove(leaf, Kind.VMEM, deserted=deserted, users=lambda _: []) is Outcome.IN_USE
+        monkeypatch.setattr("controllers.regions.locks.Lease.undisturbed", Disturbed())
+        assert remove(leaf, users=in_the_middle) is Outcome.IN_USE
         assert newcomer.answer() == "ok"
         assert newcomer("mapopened") == "ok"
         assert newcomer("same") == "same"
+
+
+class Disturbed:
+    """The first look finds the lease undisturbed, although a newcomer waits already: the second one must see it."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def __get__(self, lease: locks.Lease, _: type) -> bool:
+        self._looks += 1
+        return self._looks == 1 or fcntl.fcntl(lease._fd, fcntl.F_GETLEASE) == fcntl.F_WRLCK
 
 
 def test_without_a_lease_the_open_descriptor_alone_keeps_the_file(
     worker: Worker, leaf: Folder, monkeypatch: pytest.MonkeyPatch, one_pod: None
 ) -> None:
     """The third guard by itself: the kernel's lease is taken out, the look at maps and descriptors must suffice."""
-    monkeypatch.setattr("controllers.regions.locks.Lease.__enter__", lambda self: self)
+    monkeypatch.setattr("controllers.regions.locks.Lease.__init__", lambda *_: None)
     monkeypatch.setattr("controllers.regions.locks.Lease.__exit__", lambda *_: None)
     monkeypatch.setattr("controllers.regions.locks.Lease.undisturbed", True)
     worker("open")
@@ -123,9 +146,9 @@ def test_without_a_lease_the_open_descriptor_alone_keeps_the_file(
 def test_a_link_in_place_of_the_file_is_refused_and_its_target_stays(regions: Path, leaf: Folder) -> None:
     (regions / "secret").touch()
     (regions / "vmem_node" / "vmem_node.config").symlink_to(regions / "secret")
-    with pytest.raises(RefusedError) as caught:
-        remove(leaf)
-    assert caught.value.reason is Reason.LINK
+    refusal = remove(leaf)
+    assert isinstance(refusal, RefusedError)
+    assert refusal.reason is Reason.LINK
     assert (regions / "secret").exists()
 
 
@@ -146,7 +169,7 @@ def test_an_opener_paused_between_open_and_mmap_is_never_left_on_an_orphaned_ino
 ) -> None:
     """1,000 rounds, the removal at every distance from the opener's steps; the finding "dead" is wrong each time."""
     pauses = random.Random(6)
-    outcomes = Counter[Outcome]()
+    outcomes = Counter[object]()
     (regions / "vmem_node" / "vmem_node.config").touch()
     for _ in range(1000):
         with Worker.on(binary, regions) as opener:
@@ -154,9 +177,9 @@ def test_an_opener_paused_between_open_and_mmap_is_never_left_on_an_orphaned_ino
             opener.send("open")
             for _ in range(pauses.randrange(0, 2000)):
                 pass
-            outcomes[fresh.remove(leaf, Kind.VMEM, deserted=lambda: True, users=lambda _: [])] += 1
+            outcomes[remove(leaf, users=nobody)] += 1
             assert opener.answer() == "ok"
-            assert remove(leaf) is Outcome.IN_USE
+            assert remove(leaf, users=nobody) is Outcome.IN_USE
             assert opener("mapopened") == "ok"
             assert opener("same") == "same"
     assert min(outcomes[Outcome.REMOVED], outcomes[Outcome.IN_USE]) > 100  # the race was run from both sides

@@ -78,10 +78,11 @@ def test_users_of_a_file_are_found_between_open_and_mmap_and_after(
     with Worker.on(binary, ground.root / str(owner.id)) as process:
         assert process("open") == "ok"
         file = file_of(ground, owner, Kind.VMEM)
-        assert process.pid in processes.users(file, uid=UID)
+        other = file_of(ground, owner, Kind.SM)
+        assert processes.used([file, other], uid=UID) == {file, other}
         assert process("mapopened") == "ok"
-        assert process.pid in processes.users(file, uid=UID)
-    assert process.pid not in processes.users(file, uid=UID)
+        assert processes.used([file], uid=UID) == {file}
+    assert processes.used([file, other], uid=UID) == set()
 
 
 def test_the_pid_of_a_record_is_the_one_inside_the_container(
@@ -131,17 +132,21 @@ def test_a_zombie_does_not_live(ground: Ground, owner: Owner, binary: Path) -> N
         assert live({process.pid}) == set()
 
 
-def test_a_process_that_may_not_be_inspected_counts_for_its_pod_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    groups = {
-        10: f"0::/kubepods/pod{UID}/c",
-        11: f"0::/kubepods-pod{UID.replace('-', '_')}.slice",
-        12: "0::/",
-    }
-
-    def read(pid: int, name: str) -> bytes | None:
-        return groups[pid].encode() if name == "cgroup" else None
+@pytest.mark.parametrize(
+    ("group", "used"),
+    [
+        (f"0::/kubepods/pod{UID}/c", True),
+        (f"0::/kubepods-pod{UID.replace('-', '_')}.slice/x.scope", True),
+        (None, True),
+        ("0::/", False),
+    ],
+)
+def test_a_process_that_may_not_be_inspected_counts_for_its_pod_only(
+    monkeypatch: pytest.MonkeyPatch, group: str | None, *, used: bool
+) -> None:
+    def read(_: int, name: str) -> bytes | None:
+        return group.encode() if name == "cgroup" and group is not None else None
 
     monkeypatch.setattr(processes, "_read", read)
-    monkeypatch.setattr(processes, "pids", lambda: list(groups))
-    monkeypatch.setattr(processes, "_opens", lambda *_: None)
-    assert processes.users((1, 2), uid=UID) == [10, 11]
+    monkeypatch.setattr(processes, "_outside_our_namespace", lambda: [10])
+    assert bool(processes.used([(1, 2)], uid=UID)) is used

@@ -71,6 +71,21 @@ def test_a_second_name_is_refused(folder: Folder, tenant: Path) -> None:
     assert refusal(folder, "f") is Reason.HARD_LINK
 
 
+def test_a_file_from_elsewhere_that_was_linked_in_and_out_again_is_refused(tmp_path: Path) -> None:
+    """Between our two steps its name here goes: what is left is one name, elsewhere."""
+    (tmp_path / "secret").write_bytes(b"1234")
+    (tmp_path / "tenant").mkdir()
+    (tmp_path / "tenant" / "f").hardlink_to(tmp_path / "secret")
+
+    def opener(directory: int, path: str, flags: int) -> int:
+        fd = safefs.kernel_opener(directory, path, flags)
+        (tmp_path / "tenant" / path).unlink()
+        return fd
+
+    with Folder.trusted(tmp_path / "tenant", opener=opener) as folder:
+        assert refusal(folder, "f") is Reason.SWAPPED
+
+
 def test_a_pipe_is_refused_and_does_not_block(folder: Folder, tenant: Path) -> None:
     os.mkfifo(tenant / "f")
     assert refusal(folder, "f") is Reason.NOT_REGULAR

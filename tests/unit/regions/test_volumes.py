@@ -27,7 +27,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def points(below: Path) -> list[str]:
-    return [m.point for m in mounts.of_process() if m.point == str(below) or m.point.startswith(f"{below}/")]
+    return [m.point for m in mounts.own() if m.point == str(below) or m.point.startswith(f"{below}/")]
 
 
 def test_a_volume_shows_just_the_two_region_folders(
