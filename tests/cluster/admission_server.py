@@ -48,8 +48,8 @@ LATE = {
         "requests": {"nvidia.com/vgpu-number": "1"},
     },
 }
-_START_S = 20.0
-_STOP_S = 10.0
+_START_S = 90.0
+_STOP_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
