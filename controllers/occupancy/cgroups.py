@@ -69,9 +69,12 @@ def classify(text: str, *, root: str) -> Placement:
 
 
 def _lines(text: str) -> dict[str, str]:
-    """Hierarchy to path; the version 2 hierarchy is called "", a version 1 one by each of its controllers."""
+    """Hierarchy to path; the version 2 hierarchy is called "", a version 1 one by each of its controllers.
+
+    Only the kernel's line feed ends a line: a name may hold every other character that Unicode calls a line end.
+    """
     paths: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         number, _, rest = line.partition(":")
         controllers, colon, path = rest.partition(":")
         if colon and number.isdecimal():

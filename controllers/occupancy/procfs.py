@@ -160,7 +160,7 @@ def _script(proc: Path, pid: int, state: Stat) -> str:
 
 def _uid(proc: Path, pid: int) -> int | None:
     """The effective uid (proc_pid_status(5), second number of Uid)."""
-    for line in (read_text(f"{proc}/{pid}/status") or "").splitlines():
+    for line in (read_text(f"{proc}/{pid}/status") or "").split("\n"):
         if line.startswith("Uid:"):
             return int(line.split()[2])
     return None

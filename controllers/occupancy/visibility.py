@@ -42,7 +42,7 @@ def blindness(signals: Signals, *, assume_host_pid: bool = False) -> str | None:
 
 def hides_processes(mountinfo: str) -> bool:
     """True when the proc file system at /proc is mounted with hidepid in force (proc(5), mount options)."""
-    for line in mountinfo.splitlines():
+    for line in mountinfo.split("\n"):
         fields = line.split()
         if len(fields) > _OWN_OPTIONS and fields[4] == "/proc" and "proc" in fields[6:]:
             options = ",".join((fields[_OWN_OPTIONS], fields[_OPTIONS])).split(",")
@@ -54,7 +54,7 @@ def hides_processes(mountinfo: str) -> bool:
 
 def may_trace(status: str) -> bool:
     """Whether /proc/self/status lists CAP_SYS_PTRACE (bit 19, linux/capability.h) among the effective ones."""
-    for line in status.splitlines():
+    for line in status.split("\n"):
         if line.startswith("CapEff:"):
             try:
                 return bool(int(line.split()[1], 16) >> 19 & 1)

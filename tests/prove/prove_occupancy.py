@@ -210,7 +210,7 @@ def _check_truncated(run: Run, rng: random.Random) -> None:
 def _check_proc(run: Run, rng: random.Random) -> None:
     cgroup = _text(_damaged(rng, rng.choice(CGROUPS).encode()))
     placed = classify(cgroup, root=_text(_damaged(rng, rng.choice(ROOTS).encode())))
-    climbs = any(line.split("/")[1:2] == [".."] for line in cgroup.splitlines())
+    climbs = any(line.split("/")[1:2] == [".."] for line in cgroup.split("\n"))
     run.check(placed.managed is not Managed.LUPINE, "a path is never lupine")
     run.check(not placed.container_id or len(placed.container_id) == len(H64), f"container {placed}")
     run.check(placed.managed is not Managed.K8S or bool(placed.pod_uid), f"a pod without a uid: {cgroup!r}")

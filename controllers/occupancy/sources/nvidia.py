@@ -95,5 +95,5 @@ def _with(cards: tuple[Card, ...], gpus: tuple[nvidia.Gpu, ...]) -> tuple[Card, 
 
 
 def _first_line(data: bytes) -> str:
-    lines = data.decode(errors="replace").splitlines()
+    lines = data.decode(errors="replace").split("\n")
     return "".join(c for c in lines[0] if c.isprintable())[:120] if lines else ""

@@ -76,7 +76,7 @@ class SmiAnswer:
 def read_information(text: str) -> Card | None:
     """A card from the driver's text in /proc; None when it has no usable uuid (a card that is not initialised)."""
     values = {
-        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())
+        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.split("\n"))
     }
     uuid, bdf = values.get("GPU UUID", ""), pci_address(values.get("Bus Location", ""))
     minor = values.get("Device Minor", "")
@@ -169,7 +169,7 @@ def read_list(data: bytes) -> dict[str, str]:
 
 
 def _lines(data: bytes) -> Iterator[str]:
-    return (line for line in data.decode(errors="replace").splitlines() if line.strip())
+    return (line for line in data.decode(errors="replace").split("\n") if line.strip())
 
 
 def from_nvml(answer: NvmlAnswer, cards: Iterable[Card]) -> Findings:

@@ -118,7 +118,7 @@ def read_ctx_info(text: str, card: Card) -> Findings:
 
     There is no recording of this file on a busy card: a line without a pid makes the card unknown.
     """
-    return Findings.joined(_ctx_line(line, card) for line in text.splitlines() if line.strip())
+    return Findings.joined(_ctx_line(line, card) for line in text.split("\n") if line.strip())
 
 
 def _ctx_line(line: str, card: Card) -> Findings:
@@ -142,7 +142,7 @@ def read_groups(text: str) -> dict[int, frozenset[str]]:
 
 
 def _group_lines(text: str) -> Iterator[tuple[int, str]]:
-    for line in text.splitlines():
+    for line in text.split("\n"):
         parts = [part.strip() for part in line.split(",")]
         if parts[0].isascii() and parts[0].isdecimal() and _NAME.match(parts[-1]):
             yield int(parts[0][:9]), parts[-1]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.occupancy.ground import Ground, Programs
+from tests.unit.occupancy.ground import Cgroups, Ground, Programs
 
 
 @pytest.fixture
@@ -18,3 +18,10 @@ def programs() -> Iterator[Programs]:
     started = Programs()
     yield started
     started.close()
+
+
+@pytest.fixture
+def cgroups() -> Iterator[Cgroups]:
+    made = Cgroups()
+    yield made
+    made.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -74,6 +75,41 @@ class Ground:
             (folder / "ctx_info").write_text(ctx_info)
         if device is not None:
             self.node(f"rbln{number}", device)
+
+
+class Cgroups:
+    """Control groups of the test's own in the version 2 hierarchy: pods below one folder, a service beside it."""
+
+    def __init__(self) -> None:
+        table = Path("/proc/self/mountinfo").read_text().splitlines()
+        mounts = [line.split()[4] for line in table if " - cgroup2 " in line]
+        self._top = Path(mounts[0])
+        name = f"tenure-test-{secrets.token_hex(4)}"
+        self._pods, self._service = self._top / name, self._top / f"{name}.service"
+
+    def pod(self, path: str) -> Path:
+        """The group of a container, as `podUID/ID`."""
+        folder = self._pods / "kubepods" / path
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def put_into_pod(self, pid: int, path: str) -> None:
+        """Move a process into a container's group."""
+        (self.pod(path) / "cgroup.procs").write_text(str(pid))
+
+    def put_on_host(self, pid: int) -> None:
+        """Move a process into a service of the host."""
+        self._service.mkdir(exist_ok=True)
+        (self._service / "cgroup.procs").write_text(str(pid))
+
+    def close(self) -> None:
+        """Remove the groups; what is still in them goes to the root."""
+        roots = (self._pods, self._service)
+        for group in [Path(folder) for root in roots for folder, _, _ in os.walk(root, topdown=False)]:
+            for pid in (group / "cgroup.procs").read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    (self._top / "cgroup.procs").write_text(pid)
+            group.rmdir()
 
 
 class Programs:

@@ -130,3 +130,10 @@ def test_a_pod_path_below_a_login_session_is_marked() -> None:
 @pytest.mark.parametrize("text", ["", "\n\n", "garbage", "x:y", "0::", "0::relative", "::::/kubepods"])
 def test_a_text_that_says_nothing_is_unknown(text: str) -> None:
     assert classify(text, root=ROOT).managed is Managed.UNKNOWN
+
+
+@pytest.mark.parametrize("end", ["\x1c", "\x85", "\u2028", "\r", "\x0b"])
+def test_a_name_cannot_begin_a_line_of_its_own(end: str) -> None:
+    """A user may call a folder of his session what he likes, but for a slash and a line feed."""
+    forged = f"0::/user.slice/user-1001.slice/x{end}0::/kubepods/pod{U}/{H64}"
+    assert classify(forged, root=ROOT) == Placement(Managed.K8S, U, H64, of_user=True)

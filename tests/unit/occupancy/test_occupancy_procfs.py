@@ -185,3 +185,14 @@ class TestDescribing:
             run.wait()
         assert isinstance(found, Process)
         assert (found.command, found.trusted) == ("nvidia-smi", False)
+
+    def test_a_name_cannot_make_a_program_of_a_user_one_of_root(self, start: Start) -> None:
+        """The name stands in the same text as the user id, on the line before it."""
+        code = (
+            "import ctypes, os\nos.setgroups([])\nos.setresuid(65534, 65534, 65534)\n"
+            "ctypes.CDLL(None).prctl(15, 'x\\x1cUid:\\t0\\t0'.encode(), 0, 0, 0)\n"
+            "import sys, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n"
+        )
+        found = describe_visitor(PROC)(start(code))
+        assert isinstance(found, Process)
+        assert found.script == ""

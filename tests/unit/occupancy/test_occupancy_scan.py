@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,11 +20,12 @@ from controllers.occupancy.sources.generic import GenericSource
 from controllers.occupancy.sources.look import Source
 from controllers.occupancy.sources.rebellions import RebellionsSource
 from controllers.occupancy.tools import Tools
-from tests.unit.occupancy.ground import ACME, FULL, FUSE, REPOSITORY, ZERO, Ground, Programs
+from tests.unit.occupancy.ground import ACME, FULL, FUSE, REPOSITORY, ZERO, Cgroups, Ground, Programs
 
 FIXTURES = REPOSITORY / "tests/fixtures"
 PYTHON = Path(sys.executable).resolve().name
 NPU0 = "0000:03:00.0"
+UIDS = ("0f3b1c2d-4e5f-4071-8293-a4b5c6d7e8f9", "1f3b1c2d-4e5f-4071-8293-a4b5c6d7e8f9")
 
 
 def generic(ground: Ground) -> GenericSource:
@@ -134,15 +136,16 @@ from controllers.occupancy.vendors.generic import CardClass
 host = Host(Path("/proc"), Path(sys.argv[2]), Path(sys.argv[3]))
 source = GenericSource(host, [CardClass("acme", re.compile(r"acme[0-9]+"))], deadline_s=5)
 scan = asyncio.run(Scanner(host, [source], ScanRules()).scan(PodIndex()))
-print(json.dumps([[v.card.kernel_name, v.state, v.reason] for v in scan.verdicts]))
+held = lambda v: [[h.pid, h.managed, h.pod_uid] for h in v.holders]
+print(json.dumps([[v.card.kernel_name, v.state, v.reason, held(v)] for v in scan.verdicts]))
 """
 
-    def run(self, ground: Ground, prefix: Sequence[str]) -> list[list[str]]:
+    def run(self, ground: Ground, prefix: Sequence[str]) -> list[list[Any]]:
         folders = (str(folder) for folder in (REPOSITORY, ground.sys, ground.dev))
         command = [*prefix, sys.executable, "-c", self.code, *folders]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert ran.returncode == 0, ran.stderr
-        found: list[list[str]] = json.loads(ran.stdout)
+        found: list[list[Any]] = json.loads(ran.stdout)
         return found
 
     def test_another_pid_namespace(self, ground: Ground, programs: Programs) -> None:
@@ -150,11 +153,27 @@ print(json.dumps([[v.card.kernel_name, v.state, v.reason] for v in scan.verdicts
         ground.node("acme1", FUSE)
         sentence = "host processes are not visible (run with hostPID): occupancy not reported"
         found = self.run(ground, ["unshare", "--pid", "--fork", "--mount-proc"])
-        assert found == [["acme0", "unknown", sentence], ["acme1", "unknown", sentence]]
+        assert found == [["acme0", "unknown", sentence, []], ["acme1", "unknown", sentence, []]]
 
-    def test_a_cgroup_namespace_of_its_own_does_not_matter(self, ground: Ground, programs: Programs) -> None:
-        programs.opener(ground.node("acme0", FULL))
-        assert self.run(ground, ["unshare", "--cgroup"]) == [["acme0", "host", ""]]
+    def test_a_cgroup_namespace_of_its_own_at_the_root_changes_nothing(
+        self, ground: Ground, programs: Programs
+    ) -> None:
+        pid = programs.opener(ground.node("acme0", FULL))
+        assert self.run(ground, ["unshare", "--cgroup"]) == [["acme0", "host", "", [[pid, "host", ""]]]]
+
+    def test_an_agent_in_the_cgroup_namespace_of_its_pod_tells_pods_and_host_apart(
+        self, ground: Ground, programs: Programs, cgroups: Cgroups
+    ) -> None:
+        """Finding 2: it reads `/../../podB/ID` for the pod, without `kubepods`, and a path of dots for the host."""
+        agent, other = f"pod{UIDS[0]}/{'a' * 64}", f"pod{UIDS[1]}/{'b' * 64}"
+        in_pod = programs.opener(ground.node("acme0", FULL))
+        cgroups.put_into_pod(in_pod, other)
+        on_host = programs.opener(ground.node("acme1", FUSE))
+        cgroups.put_on_host(on_host)
+        enter = f'echo $$ > {cgroups.pod(agent)}/cgroup.procs && exec unshare --cgroup "$@"'
+        first, second = self.run(ground, ["sh", "-c", enter, "sh"])
+        assert first == ["acme0", "k8s", "", [[in_pod, "k8s", UIDS[1]]]]
+        assert second == ["acme1", "host", "", [[on_host, "host", ""]]]
 
     def test_without_the_right_to_trace(self, ground: Ground, programs: Programs) -> None:
         programs.opener(ground.node("acme0", FULL))
