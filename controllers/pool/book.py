@@ -4,7 +4,7 @@ It is a reading of the API server, never the truth: a promise made on it counts 
 `RemoteServer` succeeded. Own writes enter at once, so the next decision does not wait for the watch.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, KeysView
 from dataclasses import dataclass
 
 from controllers.pool.fresh import OwnWrites
@@ -72,6 +72,11 @@ class Book:
     def get(self, name: str) -> RemoteServer | None:
         """The newest known state of a server."""
         return self._servers.get(name)
+
+    @property
+    def names(self) -> KeysView[str]:
+        """Names of all servers, which are the names of their nodes."""
+        return self._servers.keys()
 
     def __contains__(self, name: str) -> bool:
         return name in self._servers

@@ -22,6 +22,7 @@ from service.objects import Node, Pod
 from service.settings import PoolSettings
 from tests.prove.pool_world import Change, ModelClient, Turnstile, World
 from webhook.extender.handlers import Extender
+from webhook.extender.wire import NodeNames
 
 SETTINGS = PoolSettings(promise_s=60, starvation_s=300)
 KINDS: dict[str, type[Any]] = {"nodes": Node, "pods": Pod, "servers": RemoteServer}
@@ -111,8 +112,8 @@ class Replica:
         async def attempt() -> None:
             body = msgspec.json.encode({"Pod": pod, "NodeNames": nodes})
             _, found = await self.extender.filter(body)
-            if found.node_names:
-                node = rng.choice(found.node_names)
+            if candidates := NodeNames(bytes(found.node_names)).decoded():
+                node = rng.choice(candidates)
                 await self.pool.binder.bind(BindRequest(meta["namespace"], meta["name"], meta["uid"], node))
 
         self._start(f"schedule {meta['uid']}", attempt())

@@ -17,7 +17,7 @@ from controllers.pool.pods import Resources
 from controllers.pool.texts import Text
 from service.objects import Pod
 from webhook.extender import wire
-from webhook.extender.wire import FilterResult, WireError
+from webhook.extender.wire import FilterResult, NodeNames, WireError
 
 _encode = msgspec.json.Encoder().encode
 
@@ -51,12 +51,14 @@ class Extender:
     async def filter(self, body: bytes) -> tuple[Filter, FilterResult]:
         """All nodes but the servers for a pod with a promise, or without a request; none for anybody else."""
         try:
-            pod, nodes = wire.decode_filter(body)
+            return await self._filtered(*wire.decode_filter(body))
         except WireError as error:
             return Filter.UNREADABLE, FilterResult(error=str(error))
+
+    async def _filtered(self, pod: Pod, nodes: NodeNames) -> tuple[Filter, FilterResult]:
         try:
             if self._asks(pod) is None:
-                return Filter.NO_CARDS_ASKED, FilterResult(node_names=nodes)
+                return Filter.NO_CARDS_ASKED, FilterResult(node_names=msgspec.Raw(nodes.raw))
         except DemandError as error:
             return Filter.REFUSED_DEMAND, _none(nodes, str(error))
         if await self._lookup.promise(pod.metadata.uid) is None:
@@ -68,13 +70,12 @@ class Extender:
             pod.spec.containers, pod.spec.init_containers, self._resources.count, self._resources.memory
         )
 
-    def _without_servers(self, nodes: list[str]) -> FilterResult:
-        book = self._book
-        kept = [node for node in nodes if node not in book]
-        refused: dict[str, str] = {}
-        if len(kept) < len(nodes):
-            refused = dict.fromkeys((n for n in nodes if n in book), Text.SERVES_CARDS)
-        return FilterResult(node_names=kept, failed_and_unresolvable_nodes=refused)
+    def _without_servers(self, nodes: NodeNames) -> FilterResult:
+        kept, servers = nodes.without(self._book.names)
+        return FilterResult(
+            node_names=msgspec.Raw(kept.raw),
+            failed_and_unresolvable_nodes=dict.fromkeys(servers, Text.SERVES_CARDS),
+        )
 
     async def _preempt(self, request: web.Request) -> web.Response:
         """Nobody is evicted for a card that is not there (verified row 29)."""
@@ -97,8 +98,8 @@ class Extender:
         return _answer({"Error": sentence})
 
 
-def _none(nodes: list[str], text: str) -> FilterResult:
-    return FilterResult(failed_and_unresolvable_nodes=dict.fromkeys(nodes, text))
+def _none(nodes: NodeNames, text: str) -> FilterResult:
+    return FilterResult(failed_and_unresolvable_nodes=dict.fromkeys(nodes.decoded(), text))
 
 
 def _answer(body: object) -> web.Response:
