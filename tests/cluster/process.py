@@ -23,7 +23,7 @@ START_S = 120.0
 _WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/tenure"
 
 
-def pod(name: str, **meta: str) -> dict[str, Any]:
+def pod(name: str, **meta: Any) -> dict[str, Any]:
     """A pod that asks for one card."""
     limits = {names.REMOTE_GPU: "1"}
     container = {"name": "main", "image": "lab.local/busybox:1", "resources": {"limits": limits}}

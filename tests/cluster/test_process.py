@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,6 +20,9 @@ from tests.lab import Lab
 from tests.lab.api import Call
 from tests.lab.layout import REPOSITORY
 from tests.lab.product import NAMESPACE, Product
+
+# Programs start and an API server is away for 20 s: on a busy machine that is more than the usual two minutes.
+pytestmark = pytest.mark.timeout(300)
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/tenure"
 API_SERVER = "kube-apiserver"
@@ -133,7 +135,7 @@ def test_the_commands_find_the_server_through_the_api_server(
     lab: Lab, namespace: str, tmp_path: Path
 ) -> None:
     with serving(lab, tmp_path, http__ops_host="0.0.0.0") as server:  # noqa: S104 - the API server calls the bridge
-        lab.apply(*service(lab.settings.host, server.replica.ops))
+        publish(lab, server)
         create(lab, namespace, "waits")
         server.until(f"/api/v1/explain/{namespace}/waits", lambda _, text: '"state":"waiting"' in text, 60)
         admin = lab.kubeconfig
@@ -147,23 +149,28 @@ def test_the_commands_find_the_server_through_the_api_server(
         code, _, err = tenure(admin, "pool", "--namespace", namespace)
         assert code == 2
         assert f"there is no service tenure:ops in namespace {namespace}" in err
+        lab.kubectl("delete", "-n", NAMESPACE, "service/tenure", "pod/tenure-server")
+        code, _, err = tenure(admin, "pool")
+        assert code == 2
+        assert "--server URL" in err
 
 
-def service(address: str, port: int) -> list[dict[str, Any]]:
-    """The chart's Service, without its selector: the server runs beside the cluster here."""
+def publish(lab: Lab, server: Server) -> None:
+    """A Service like the chart's, and a pod at the server's address: the API server's proxy goes to nothing else."""
+    address, ports = lab.settings.host, [{"name": "ops", "port": server.replica.ops}]
     metadata = {"name": "tenure", "namespace": NAMESPACE}
-    ports = [{"name": "ops", "port": port, "protocol": "TCP"}]
-    return [
+    stand_in = pod("tenure-server")
+    stand_in["spec"]["schedulerName"] = "nobody"
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    made = lab.api.ok(Call("POST", path, stand_in))
+    status = {"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}}
+    lab.api.ok(Call("PATCH", f"{path}/tenure-server/status", status, "application/merge-patch+json"))
+    target = {"kind": "Pod", "namespace": NAMESPACE, "name": "tenure-server", "uid": made["metadata"]["uid"]}
+    endpoint = {"addresses": [{"ip": address, "targetRef": target}], "ports": ports}
+    lab.apply(
         {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": ports}},
-        {
-            "apiVersion": "discovery.k8s.io/v1",
-            "kind": "EndpointSlice",
-            "metadata": metadata | {"labels": {"kubernetes.io/service-name": "tenure"}},
-            "addressType": "IPv4",
-            "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
-            "ports": ports,
-        },
-    ]
+        {"apiVersion": "v1", "kind": "Endpoints", "metadata": metadata, "subsets": [endpoint]},
+    )
 
 
 def tenure(kubeconfig: Path, *arguments: str) -> tuple[int, str, str]:
