@@ -173,14 +173,21 @@ async def test_an_error_of_a_start_comes_out_after_the_earlier_parts_were_stoppe
     assert diary.words == ["start ops", "stop webhook", "stop ops"]
 
 
-async def test_a_part_that_does_not_stop_is_left_behind_within_the_budget(lifecycle: Lifecycle) -> None:
+async def test_parts_that_do_not_stop_leave_the_others_their_time_within_the_budget(
+    lifecycle: Lifecycle,
+) -> None:
     diary = Diary()
     stuck = Part("stuck", diary.write("start stuck"), for_ever)
+
+    async def release() -> None:
+        await asyncio.sleep(2)
+        await diary.write("lease released")()
+
     async with asyncio.TaskGroup() as group:
         group.create_task(later(0, lambda: lifecycle.signalled("SIGTERM")))
-        code = await lifecycle.run([diary.part("lease"), stuck, stuck])
+        code = await lifecycle.run([Part("lease", diary.write("start lease"), release), stuck, stuck])
     assert code == 1
-    assert diary.words[-1] == "stop lease"
+    assert diary.words[-1] == "lease released"
     assert now() <= DRAIN_S + 20.0
 
 
