@@ -55,7 +55,7 @@ async def serve(settings: Settings) -> int:
 
 
 async def node(settings: Settings) -> int:
-    """Run a node's agent until it is told to stop; the exit code. Raises ListenError."""
+    """Run a node's agents until they are told to stop; the exit code. Raises ListenError."""
     process = _Process(settings)
     return await process.run([process.ports(), *process.ops([])])
 
@@ -81,7 +81,7 @@ class _Process:
     def listener(
         self, name: Name, address: Address, *, max_body: int, tls: ssl.SSLContext | None = None
     ) -> Listener:
-        """A listener that `reserve` knows."""
+        """A listener whose port is taken together with the others."""
         listener = Listener(
             name, address, lifecycle=self.lifecycle, metrics=self._http_metrics, max_body=max_body, tls=tls
         )
