@@ -2,24 +2,26 @@
 
 import importlib.metadata
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
 import yaml
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from service import api, loop, settings, tables
-from service.asking import A, AtUrl, NoAccessError, Source, ThroughApiServer, ask
+from service.asking import AtUrl, NoAccessError, Source, ThroughApiServer, ask
 from service.http import ListenError
 from service.kube.errors import ConfigError
 from service.settings import Settings, SettingsError
 
 WRONG_USE = 2
 FINDINGS = 1
+
+T = TypeVar("T")
 
 EXPECTED = (SettingsError, ConfigError, ListenError, NoAccessError)
 
@@ -136,15 +138,63 @@ def explain(
 
     Exit code 1 while it waits for cards, 2 when the server knows no such pod.
     """
-    where, _, name = pod.partition("/")
-    if not where or not name or "/" in name:
-        raise typer.BadParameter(f"{pod!r} is not NAMESPACE/POD, such as team-a/train-0")
+    where, name = _split(pod, "NAMESPACE/POD", "team-a/train-0")
     path = api.EXPLAIN.format(namespace=where, pod=name)
     answer = _answer(
         ask(_source(config, server=server, namespace=namespace), path, api.Explanation), f"Asking for {pod}"
     )
     _print(answer, output)
     return {api.PodState.WAITING: FINDINGS, api.PodState.UNKNOWN: WRONG_USE}.get(answer.state, 0)
+
+
+claims = typer.Typer(no_args_is_help=True, help="Device claims (Dynamic Resource Allocation).")
+app.add_typer(claims, name="claims")
+
+
+@claims.command()
+def check(  # noqa: PLR0913 - one parameter per option
+    template: Annotated[
+        str | None, typer.Argument(metavar="NAMESPACE/TEMPLATE", help="For example team-a/npu-rdma.")
+    ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="Check the templates of this file; may be repeated."
+        ),
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option(metavar="NAME", help="Namespace of templates in files that name none.")
+    ] = "default",
+    *,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Ask no cluster: slices and classes are in the files too.")
+    ] = False,
+    config: Config = None,
+    output: Shape = Output.TABLE,
+) -> int:
+    """Say whether a ResourceClaimTemplate can be served, by which nodes, and what stands in its way.
+
+    Exit code 1 when a check failed or could not tell.
+    """
+    from service import claims_command  # noqa: PLC0415 - a reading command need not load all of it
+
+    if (template is None) == (not file):
+        raise typer.BadParameter("give either NAMESPACE/TEMPLATE, or a file with -f")
+    if offline and template is not None:
+        raise typer.BadParameter("--offline needs files: give them with -f")
+    kube = settings.load(config).kube
+    if template is not None:
+        where, name = _split(template, "NAMESPACE/TEMPLATE", "team-a/npu-rdma")
+        reports = _answer(claims_command.of_cluster(kube, where, name), f"Checking {template}")
+    else:
+        found = claims_command.load(file or [], namespace=namespace)
+        if offline:
+            reports = claims_command.offline(found)
+        else:
+            asking = claims_command.of_files(kube, found, namespace=namespace)
+            reports = _answer(asking, "Checking templates")
+    _dump(reports[0] if template else reports, output, lambda: claims_command.table(reports))
+    return 0 if all(report.verdict is claims_command.Verdict.PASS for report in reports) else FINDINGS
 
 
 def _settings(config: Path | None, *, log_format: LogFormat | None = None) -> Settings:
@@ -161,21 +211,33 @@ def _source(config: Path | None, *, server: str | None, namespace: str | None) -
     return ThroughApiServer(kube.model_copy(update={"namespace": namespace}) if namespace else kube)
 
 
-def _answer(asking: Coroutine[Any, Any, A], what: str) -> A:
+def _split(text: str, shape: str, example: str) -> tuple[str, str]:
+    where, _, name = text.partition("/")
+    if not where or not name or "/" in name:
+        raise typer.BadParameter(f"{text!r} is not {shape}, such as {example}")
+    return where, name
+
+
+def _answer(asking: Coroutine[Any, Any, T], what: str) -> T:
     with Console(stderr=True).status(what):
         return loop.run(asking)
 
 
 def _print(answer: api.Servers | api.Explanation, output: Output) -> None:
-    match output, answer:
-        case Output.JSON, _:
+    def table() -> RenderableType:
+        return tables.pool(answer) if isinstance(answer, api.Servers) else tables.explanation(answer)
+
+    _dump(answer, output, table)
+
+
+def _dump(answer: object, output: Output, table: Callable[[], RenderableType]) -> None:
+    match output:
+        case Output.JSON:
             typer.echo(msgspec.json.format(msgspec.json.encode(answer)))
-        case Output.YAML, _:
+        case Output.YAML:
             typer.echo(yaml.safe_dump(msgspec.to_builtins(answer), sort_keys=False), nl=False)
-        case Output.TABLE, api.Servers():
-            tables.show(tables.pool(answer))
-        case Output.TABLE, api.Explanation():
-            tables.show(tables.explanation(answer))
+        case Output.TABLE:
+            tables.show(table())
 
 
 def _has_findings(answer: api.Servers) -> bool:

@@ -1,0 +1,158 @@
+"""`tenure claims check`: says before a workload is installed why its claims would stay Pending."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from controllers.claims import reading
+from controllers.claims.check import Subject, run
+from controllers.claims.reading import BadManifestError, Manifests, NoDraError
+from controllers.claims.report import Check, Report, Verdict
+from service.asking import NoAccessError
+from service.kube.client import KubeClient
+from service.kube.errors import Forbidden, KubeError
+from service.kube.metrics import KubeMetrics
+from service.logs import printable
+from service.metrics import MetricSet
+from service.settings import KubeSettings
+
+# Of one manifest file; etcd holds no object above 1.5 MiB, and a file may hold the slices of a cluster.
+MAX_FILE_BYTES = 64 * 1024 * 1024
+_STYLES = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.UNKNOWN: "yellow"}
+
+
+class BadFileError(typer.BadParameter):
+    """A file that cannot be checked; the text is one sentence that says what to change."""
+
+
+async def of_cluster(settings: KubeSettings, namespace: str, name: str) -> list[Report]:
+    """One template that is applied. Raises NoAccessError, ConfigError."""
+    client = await KubeClient.connect(settings, metrics=KubeMetrics(MetricSet()))
+    try:
+        world = await reading.world(client)
+        subject = await reading.template(client, namespace, name)
+    except KubeError as error:
+        raise NoAccessError(_sentence(error)) from None
+    except NoDraError as error:
+        raise NoAccessError(str(error)) from None
+    finally:
+        await client.close()
+    return [run(subject, world)]
+
+
+async def of_files(settings: KubeSettings, found: Manifests, *, namespace: str) -> list[Report]:
+    """Templates of files on a cluster, by a dry run. Raises NoAccessError, ConfigError."""
+    client = await KubeClient.connect(settings, metrics=KubeMetrics(MetricSet()))
+    try:
+        world = await reading.world(client)
+        subjects = [await _dry(client, subject, namespace) for subject in found.templates]
+    except KubeError as error:
+        raise NoAccessError(_sentence(error)) from None
+    except NoDraError as error:
+        raise NoAccessError(str(error)) from None
+    finally:
+        await client.close()
+    return [run(subject, world) for subject in subjects]
+
+
+async def _dry(client: KubeClient, subject: Subject, namespace: str) -> Subject:
+    assert subject.template is not None
+    return await reading.dry_run(client, subject, subject.template.metadata.namespace or namespace)
+
+
+def offline(found: Manifests) -> list[Report]:
+    """Templates of files against the slices and classes of the same files."""
+    return [run(subject, found.world) for subject in found.templates]
+
+
+def load(files: Sequence[Path], *, namespace: str) -> Manifests:
+    """What the files hold together. Raises BadFileError."""
+    texts = [_text(file) for file in files]
+    try:
+        found = reading.manifests("\n---\n".join(texts), namespace=namespace)
+    except BadManifestError as error:
+        raise BadFileError(str(error)) from None
+    if not found.templates:
+        shown = ", ".join(str(file) for file in files)
+        raise BadFileError(f"there is no ResourceClaimTemplate in {shown}: name a file that has one")
+    return found
+
+
+def _text(file: Path) -> str:
+    try:
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise BadFileError(f"{file} is larger than 64 MiB: give the templates and slices only")
+        return file.read_text()
+    except OSError as error:
+        raise BadFileError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadFileError(f"{file} is not UTF-8 text") from None
+
+
+def _sentence(error: KubeError) -> str:
+    if isinstance(error, Forbidden):
+        return (
+            "you may not read what a check needs: it takes the right to list resourceslices, deviceclasses, "
+            f"resourceclaims and nodes, and to get or create resourceclaimtemplates ({error})"
+        )
+    return f"the API server could not be asked ({error}): see --config, or another kubeconfig"
+
+
+def table(reports: Sequence[Report]) -> RenderableType:
+    """For people: checks and findings, then what still fits."""
+    parts: list[RenderableType] = []
+    for report in reports:
+        parts.append(_text_of(f"{report.template}: {report.verdict.value}", style=_STYLES[report.verdict]))
+        parts.append(_checks(report.checks))
+        if report.capacity:
+            parts.append(_rooms(report))
+        parts.append(_text_of(f"room for {report.pods} more pods"))
+    return Group(*parts)
+
+
+def _checks(checks: Sequence[Check]) -> Table:
+    shown = _table("CHECK", "VERDICT", "ABOUT", "WHAT", "WHAT TO DO")
+    for check in checks:
+        for row in _rows(check):
+            shown.add_row(*row)
+    return shown
+
+
+def _rows(check: Check) -> Iterator[tuple[Text, ...]]:
+    if not check.findings:
+        yield _text_of(check.name), _text_of(check.verdict.value, style=_STYLES[check.verdict])
+    for finding in check.findings:
+        label = "hint" if finding.verdict is Verdict.PASS else f"{finding.verdict.value} {finding.code.value}"
+        yield (
+            _text_of(check.name),
+            _text_of(label, style=_STYLES[finding.verdict]),
+            _text_of(finding.subject),
+            _text_of(finding.sentence),
+            _text_of(finding.advice),
+        )
+
+
+def _rooms(report: Report) -> Table:
+    shown = _table("NODE", "MORE PODS", "BY NUMA NODE", "ONE MORE FAILS ON")
+    for room in report.capacity:
+        numa = ", ".join(f"{node}: {pods}" for node, pods in room.by_numa.items())
+        shown.add_row(
+            _text_of(room.node),
+            _text_of("unknown" if room.pods is None else room.pods),
+            _text_of(numa),
+            _text_of(room.reason),
+        )
+    return shown
+
+
+def _table(*columns: str) -> Table:
+    return Table(*columns, box=None, header_style="bold", pad_edge=False)
+
+
+def _text_of(value: object, *, style: str = "") -> Text:
+    """Plain text: attributes come from drivers, and names from tenants."""
+    return Text(printable(str(value)), style=style)
