@@ -18,6 +18,8 @@ from controllers.pool.quantity import Quantity
 
 # More is a typing error, and a bound keeps a hostile request cheap. The largest known server has 16 cards.
 MAX_CARDS = 1024
+# The API server bounds a pod by bytes only: 50,000 containers fit. kubelet runs a few hundred at best.
+MAX_CONTAINERS = 1000
 # int32, the width that HAMi's register annotation gives to a card's memory.
 MAX_MEMORY_MIB = 2**31 - 1
 
@@ -78,6 +80,17 @@ class Demand:
 
     needs: tuple[Need, ...]
 
+    @property
+    def cards(self) -> int:
+        """How many cards its largest phase needs: the number of its slots, without making them."""
+        sidecars = most = 0
+        for need in self.needs:
+            if need.kind is Kind.SIDECAR:
+                sidecars += need.count
+            elif need.kind is Kind.INIT:
+                most = max(most, sidecars + need.count)
+        return max(most, sidecars + sum(need.count for need in self.needs if need.kind is Kind.APP))
+
     @cached_property
     def slots(self) -> tuple[int, ...]:
         """Least memory in MiB of each card that the pod needs, largest first.
@@ -117,13 +130,13 @@ def of(
         *(_need(c, _init_kind(c), count_name, memory_name) for c in init_containers or ()),
         *(_need(c, Kind.APP, count_name, memory_name) for c in containers),
     ]
-    total = sum(need.count for need in needs)
-    if not total:
+    if not any(need.count for need in needs):
         return None
+    if len(needs) > MAX_CONTAINERS:
+        raise DemandError(f"the pod has {len(needs)} containers; at most {MAX_CONTAINERS} can share cards")
     demand = Demand(tuple(needs))
-    # Phases share cards, so there are never more slots than counted cards: most pods need no second look.
-    if total > MAX_CARDS and len(demand.slots) > MAX_CARDS:
-        raise DemandError(f"the pod asks for {len(demand.slots)} cards; at most {MAX_CARDS} can be asked for")
+    if demand.cards > MAX_CARDS:
+        raise DemandError(f"the pod asks for {demand.cards} cards; at most {MAX_CARDS} can be asked for")
     return demand
 
 

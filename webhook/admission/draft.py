@@ -10,6 +10,10 @@ from webhook.admission.pod import Container, EnvVar, Pod, PodClaim, Volume, Volu
 
 # Kubernetes, "Dynamic Admission Control": warnings above 120 characters should not be sent.
 MAX_WARNING = 120
+# The API server cuts off warnings once they fill 4,096 characters together (apiserver, warning recorder).
+MAX_WARNINGS = 32
+# Entries of one name in a container's environment. More would make a patch that costs the API server seconds.
+MAX_DOUBLES = 32
 # Room for two quoted names of 63 characters and the advice; a hostile name cannot fill the terminal.
 MAX_REFUSAL = 400
 
@@ -26,6 +30,7 @@ class Reason(Enum):
     WINDOWS = "windows"
     POD_SECURITY = "pod_security"
     CLAIM = "claim"
+    SIZE = "size"
 
 
 class RefusalError(Exception):
@@ -82,11 +87,16 @@ class ContainerDraft:
         return MapEditor(self.patch, f"{self.path}/resources", {} if present else None)
 
     def set_env(self, wanted: EnvVar) -> bool:
-        """Make `wanted` the only entry of its name; True when another one had to go.
+        """Make `wanted` the only entry of its name; True when another one had to go. Raises RefusalError.
 
         Entries stay in order. A new one comes first, because `$(NAME)` only sees entries above itself.
         """
         places = [i for i, entry in enumerate(self.env.items) if entry.name == wanted.name]
+        if len(places) > MAX_DOUBLES:
+            raise RefusalError(
+                Reason.SIZE,
+                f'container "{self.name[:63]}" sets {wanted.name} {len(places)} times: leave it out, Tenure sets it',
+            )
         for place in reversed(places[1:]):
             self.env.remove(place)
         if not places:
@@ -153,6 +163,16 @@ class PodDraft:
         return ListEditor(self.patch, "/spec/volumes", volumes(self.pod.spec))
 
     @lazy
+    def volume_by_name(self) -> dict[str, Volume]:
+        """Its volumes by name."""
+        return {volume.get("name", ""): volume for volume in self.volumes.items}
+
+    def add_volume(self, volume: Volume) -> None:
+        """Give the pod one more volume, whose name must be free."""
+        self.volumes.append(volume)
+        self.volume_by_name[volume["name"]] = volume
+
+    @lazy
     def claims(self) -> ListEditor[PodClaim]:
         """Its resource claims."""
         return ListEditor(self.patch, "/spec/resourceClaims", self.pod.spec.resource_claims)
@@ -160,5 +180,5 @@ class PodDraft:
     def warn(self, sentence: str) -> None:
         """Tell the user; the same sentence once."""
         warning = one_line(sentence, MAX_WARNING)
-        if warning not in self.warnings:
+        if warning not in self.warnings and len(self.warnings) < MAX_WARNINGS:
             self.warnings.append(warning)

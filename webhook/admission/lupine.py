@@ -55,10 +55,11 @@ def hold(draft: PodDraft) -> None:
 
 def release(draft: PodDraft) -> None:
     """Take our gate from a pod that asks for nothing (a copied manifest): nobody would ever open it."""
-    for place, gate in reversed(list(enumerate(draft.pod.spec.scheduling_gates or ()))):
+    for place, gate in enumerate(draft.pod.spec.scheduling_gates or ()):
         if gate.name == names.GATE:
             draft.gates.remove(place)
             draft.warn(f"scheduling gate {names.GATE} was removed: no container asks for a remote GPU")
+            return  # The API server refuses a gate that is there twice.
 
 
 def connect(draft: PodDraft, demand: Demand, *, visible_devices: bool, hide_local_cards: bool) -> None:

@@ -7,6 +7,7 @@ folder for root only.
 """
 
 import hashlib
+import itertools
 import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -114,13 +115,13 @@ def _by_host_path(draft: PodDraft, container: ContainerDraft, root: str) -> bool
 
 
 def _volume(draft: PodDraft, wanted: str, source: Volume) -> tuple[str, bool]:
-    """The name of the pod's volume with this source and False, or a free name near `wanted` and True."""
-    taken = [volume.get("name") for volume in draft.volumes.items]
-    for volume, name in zip(draft.volumes.items, taken, strict=True):
-        if name and volume == {"name": name} | source:
-            return name, False
-    free = (wanted, *(f"{wanted}-{i}" for i in range(2, len(taken) + 2)))
-    return next(name for name in free if name not in taken), True
+    """`wanted` or the next like it that is ours already (and False) or free (and True)."""
+    for number in itertools.count(1):
+        name = wanted if number == 1 else f"{wanted}-{number}"
+        found = draft.volume_by_name.get(name)
+        if found is None or found == {"name": name} | source:
+            return name, found is None
+    raise AssertionError  # pragma: no cover - the count does not end
 
 
 def _mount(
@@ -129,7 +130,7 @@ def _mount(
     """Mount each kind where there is a place for it, with its switch; True when one is mounted."""
     given = [kind for kind, mount in mounts.items() if _place(draft, container, mount)]
     if given and volume is not None:
-        draft.volumes.append(volume)
+        draft.add_volume(volume)
     for kind in given:
         container.default_env(EnvVar(names.REGION_SWITCHES[kind], "true"))
     return bool(given)
@@ -166,7 +167,7 @@ def _read_only_parent(draft: PodDraft, container: ContainerDraft, path: str) -> 
 
 
 def _is_read_only(draft: PodDraft, mount: VolumeMount) -> bool:
-    volume = next((v for v in draft.volumes.items if v.get("name") == mount.name), {})
+    volume = draft.volume_by_name.get(mount.name, {})
     if _PREPARED & volume.keys():
         return bool(mount.sub_path or mount.sub_path_expr)
     sources = [source for source in volume.values() if isinstance(source, dict)]

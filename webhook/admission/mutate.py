@@ -61,6 +61,10 @@ def decide(request: Request, policy: Policy, labels: NamespaceLabels = lambda _:
     """What becomes of this pod. `labels` looks into the cache. Raises BadCallError where it cannot be read."""
     if not request.creates_pod or request.object is None:
         return UNTOUCHED
+    count = len(request.object.spec.containers or ()) + len(request.object.spec.init_containers or ())
+    if count > demand.MAX_CONTAINERS:  # The loop is everybody's: what it looks at has a bound.
+        sentence = f"the pod has {count} containers; split it into pods of at most {demand.MAX_CONTAINERS}"
+        return Decision(refusal=RefusalError(Reason.SIZE, sentence))
     draft = PodDraft(request.object)
     try:
         reserved.strip(draft)

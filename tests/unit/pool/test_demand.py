@@ -115,3 +115,22 @@ def test_cards_that_fit_the_slots_can_always_be_divided_among_the_containers(
     apps = [card.id for n, share in zip(asked, shares, strict=True) if n.kind is Kind.APP for card in share]
     assert len(apps) == len(set(apps))
     assert not set(apps) & sidecars
+
+
+def test_a_pod_of_fifty_thousand_containers_is_refused_before_its_cards_are_counted_out() -> None:
+    greedy = build.asks(remote_gpu=str(demand.MAX_CARDS))
+    with pytest.raises(DemandError, match="50000 containers"):
+        of(*[greedy] * 50_000)
+    with pytest.raises(DemandError, match="1024000 cards"):
+        of(*[greedy] * 1000)
+    assert len(slots(inits=(greedy,) * 1000)) == demand.MAX_CARDS
+
+
+@given(
+    st.lists(
+        st.builds(Need, st.just("c"), st.sampled_from(Kind), st.integers(0, 4), st.integers(0, 3)), max_size=6
+    )
+)
+def test_the_number_of_cards_is_the_number_of_slots(needs: list[Need]) -> None:
+    wanted = Demand(tuple(needs))
+    assert wanted.cards == len(wanted.slots)
