@@ -6,8 +6,8 @@ budget. So a file goes only when nobody can be on its old inode, and four guards
 1. the container is dead (the caller found that no mount namespace has the folder);
 2. the kernel grants a write lease: nobody has the file open or mapped. From here on a newcomer waits in open(2);
 3. the init lock is free, and no process of the pod shows the file among its maps or descriptors;
-4. the file is first renamed, then the caller is asked again whether the container is dead, and the kernel whether
-   somebody waits for the lease. Whoever had found the old name waits by now, and then the file gets its name back.
+4. the file is first renamed, then the caller is asked again who is dead, and the kernel whether somebody waits for the
+   lease. Whoever had found the old name waits by now, and then the file gets its name back.
 """
 
 import errno
@@ -21,14 +21,19 @@ from typing import Final
 
 from controllers.regions import locks, safefs, syscalls
 from controllers.regions.layout import Kind
+from controllers.regions.names import ContainerId
 from controllers.regions.safefs import FileId, Folder, Reason, RefusedError
 
 # Names of files on their way out; what a killed agent left under such a name is removed the next time.
 PARKED_PREFIX: Final = ".tenure-"
 _INIT_LOCK: Final = {Kind.SM: locks.WHOLE_FILE, Kind.VMEM: locks.INIT_BYTE}
 
-# Which of these files some process of the pod has open or mapped.
-Users = Callable[[Collection[FileId]], Collection[FileId]]
+# A region of a container.
+Place = tuple[ContainerId, Kind]
+# Which of these files, each with the uid of its pod, some process of that pod has open or mapped.
+Users = Callable[[Mapping[FileId, str]], Collection[FileId]]
+# Which containers are dead.
+Deserted = Callable[[], Collection[ContainerId]]
 
 
 class Outcome(StrEnum):
@@ -37,9 +42,6 @@ class Outcome(StrEnum):
     REMOVED = "removed"
     ABSENT = "absent"
     IN_USE = "in_use"
-
-
-Outcomes = dict[Kind, Outcome | RefusedError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +55,25 @@ class _Unused:
     lease: locks.Lease
 
 
-def remove(leaves: Mapping[Kind, Folder], *, deserted: Callable[[], bool], users: Users) -> Outcomes:
-    """Remove the region files of a dead container from their folders, if nobody uses them; what became of each.
+def remove(
+    leaves: Mapping[Place, Folder], *, deserted: Deserted, users: Users
+) -> dict[Place, Outcome | RefusedError]:
+    """Remove the region files of dead containers from their folders, if nobody uses them; what became of each.
 
-    `deserted` finds the container dead, again, while a newcomer would be seen. `sm_node.lock` stays: locks are held on
-    its inode. A RefusedError stands for what is not a regular file with one name.
+    All at once, for each look at the node's processes takes its time. `deserted` finds the dead again, when a newcomer
+    would be seen. `sm_node.lock` stays: locks are held on its inode. A RefusedError stands for what is not a regular
+    file with one name.
     """
-    outcomes: Outcomes = {}
+    outcomes: dict[Place, Outcome | RefusedError] = {}
     with ExitStack() as stack:
-        unused: dict[Kind, _Unused] = {}
-        for kind, leaf in leaves.items():
-            found = _claim(stack, leaf, kind)
+        unused: dict[Place, _Unused] = {}
+        for place, leaf in leaves.items():
+            found = _claim(stack, leaf, place[1])
             if isinstance(found, _Unused):
-                unused[kind] = found
+                unused[place] = found
             else:
-                outcomes[kind] = found
-        used = users([claim.file for claim in unused.values()]) if unused else ()
-        free = {kind: claim for kind, claim in unused.items() if claim.file not in used}
+                outcomes[place] = found
+        free = _without_users(unused, users)
         return {**outcomes, **dict.fromkeys(unused, Outcome.IN_USE), **_take_away(free, deserted)}
 
 
@@ -96,10 +100,17 @@ def _lease(fd: int) -> locks.Lease:
         raise RefusedError(Reason.FILE_SYSTEM, f"no lease on this file system: {error.strerror}") from error
 
 
-def _take_away(claims: Mapping[Kind, _Unused], deserted: Callable[[], bool]) -> dict[Kind, Outcome]:
-    parked = {kind: claim for kind, claim in claims.items() if claim.lease.undisturbed and _renamed(claim)}
-    dead = bool(parked) and deserted()
-    return {kind: _finish(claim, dead=dead) for kind, claim in parked.items()}
+def _without_users(claims: Mapping[Place, _Unused], users: Users) -> dict[Place, _Unused]:
+    if not claims:
+        return {}
+    used = users({claim.file: place[0].uid for place, claim in claims.items()})
+    return {place: claim for place, claim in claims.items() if claim.file not in used}
+
+
+def _take_away(claims: Mapping[Place, _Unused], deserted: Deserted) -> dict[Place, Outcome]:
+    parked = {place: claim for place, claim in claims.items() if claim.lease.undisturbed and _renamed(claim)}
+    dead = deserted() if parked else ()
+    return {place: _finish(claim, dead=place[0] in dead) for place, claim in parked.items()}
 
 
 def _finish(claim: _Unused, *, dead: bool) -> Outcome:

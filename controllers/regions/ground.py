@@ -4,14 +4,15 @@ Everything here blocks for a moment, so it runs in the agent's one input/output 
 operations from meeting in one folder.
 """
 
+import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 from controllers.regions import fresh, mounts, processes
-from controllers.regions.fresh import Outcome, Outcomes
+from controllers.regions.fresh import Outcome, Place
 from controllers.regions.layout import Kind
 from controllers.regions.mounts import Mount
 from controllers.regions.names import ContainerId, Owner
@@ -23,6 +24,10 @@ KNOWN_FILE_SYSTEMS: Final = frozenset({"ext4", "xfs", "tmpfs", "overlay"})
 # Processes of any user write into the two region folders; sticky, so that nobody but root moves them away.
 LEAF_MODE: Final = 0o777
 FOLDER_MODE: Final = 0o1755
+
+
+# What became of each region of a container.
+Outcomes = dict[Kind, Outcome | RefusedError]
 
 
 class Ground:
@@ -97,29 +102,44 @@ class Ground:
         covered = {mount.point for mount in mounts.own()}
         return [kind for kind in Kind if self.path(container, kind) not in covered]
 
-    def clean(self, container: ContainerId, *, found_dead: bool = False) -> Outcomes:
-        """Remove the region files of a dead container; what became of each. `found_dead`: the caller just looked."""
-        outcomes: Outcomes = {}
+    def clean(
+        self, containers: Collection[ContainerId], *, found_dead: bool = False
+    ) -> dict[ContainerId, Outcomes]:
+        """Remove the region files of those that are dead; what became of each. `found_dead`: the caller just looked."""
+        found: dict[Place, Outcome | RefusedError] = {}
         with ExitStack() as stack:
-            leaves: dict[Kind, Folder] = {}
-            for kind in Kind:
-                try:
-                    leaf = stack.enter_context(self.leaf(container, kind))
-                    if leaf.names():
-                        self._require_known_file_system(container, kind)
-                        leaves[kind] = leaf
-                except FileNotFoundError:
-                    continue
-                except RefusedError as refusal:
-                    outcomes[kind] = refusal
-            if leaves and not found_dead and not self.deserted(container):
-                return dict.fromkeys(Kind, Outcome.IN_USE)
-            removed = fresh.remove(
-                leaves,
-                deserted=lambda: self.deserted(container),
-                users=lambda files: processes.used(files, uid=container.uid),
-            )
-        return {**dict.fromkeys(Kind, Outcome.ABSENT), **outcomes, **removed}
+            leaves = self._filled_leaves(stack, containers, found)
+            if leaves and not found_dead:
+                alive = self.inhabitants(containers)
+                found |= {place: Outcome.IN_USE for place in leaves if place[0] in alive}
+                leaves = {place: leaf for place, leaf in leaves.items() if place[0] not in alive}
+            found |= fresh.remove(leaves, deserted=lambda: self._dead(containers), users=processes.used)
+        return {c: {kind: found.get((c, kind), Outcome.ABSENT) for kind in Kind} for c in containers}
+
+    def _filled_leaves(
+        self,
+        stack: ExitStack,
+        containers: Collection[ContainerId],
+        refused: dict[Place, Outcome | RefusedError],
+    ) -> dict[Place, Folder]:
+        """The region folders with something in them, on file systems that we know; the others go to `refused`."""
+        leaves: dict[Place, Folder] = {}
+        covers: dict[str, Mount] = {}
+        for place in itertools.product(containers, Kind):
+            try:
+                leaf = stack.enter_context(self.leaf(*place))
+                if leaf.names():
+                    covers = covers or {mount.point: mount for mount in mounts.own()}
+                    _require_known_file_system(covers, self.path(*place))
+                    leaves[place] = leaf
+            except FileNotFoundError:
+                continue
+            except RefusedError as refusal:
+                refused[place] = refusal
+        return leaves
+
+    def _dead(self, containers: Collection[ContainerId]) -> set[ContainerId]:
+        return set(containers) - set(self.inhabitants(containers))
 
     def retire(self, container: ContainerId, *, everything: bool = False) -> bool:
         """Remove the region folders of a dead container, and its folder when nothing else is in it.
@@ -140,7 +160,7 @@ class Ground:
         return True
 
     def _unused(self, container: ContainerId) -> bool:
-        outcomes = self.clean(container, found_dead=True).values()
+        outcomes = self.clean([container], found_dead=True)[container].values()
         for outcome in outcomes:
             if isinstance(outcome, RefusedError) and outcome.reason in (Reason.FILE_SYSTEM, Reason.LEASED):
                 raise outcome
@@ -159,12 +179,11 @@ class Ground:
                 leaf.empty()
             folder.remove(kind)
 
-    def _require_known_file_system(self, container: ContainerId, kind: Kind) -> None:
-        cover = _cover({m.point: m for m in mounts.own()}, self.path(container, kind))
-        if cover.kind not in KNOWN_FILE_SYSTEMS:
-            raise RefusedError(
-                Reason.FILE_SYSTEM, f"{cover.kind} under {cover.point}: nothing is removed there"
-            )
+
+def _require_known_file_system(covers: Mapping[str, Mount], path: str) -> None:
+    cover = _cover(covers, path)
+    if cover.kind not in KNOWN_FILE_SYSTEMS:
+        raise RefusedError(Reason.FILE_SYSTEM, f"{cover.kind} under {cover.point}: nothing is removed there")
 
 
 def _cover(covers: Mapping[str, Mount], path: str) -> Mount:

@@ -9,6 +9,7 @@ import msgspec
 import structlog
 
 from controllers.regions.fresh import Outcome
+from controllers.regions.ground import Outcomes
 from controllers.regions.iothread import IoThread
 from controllers.regions.layout import Kind, Record
 from controllers.regions.leftovers import Leftovers, PodList, known_uids
@@ -99,14 +100,15 @@ class Keeper:
         for container in batch:
             watch.arm(container, [self._ground.path(container, kind) for kind in Kind])
         inhabitants = await self._io(self._ground.inhabitants, batch)
-        for container, since in batch.items():
-            if pids := inhabitants.get(container):
-                watch.pin(container, min(pids))
-            else:
-                await self._clean(container, since)
+        for container, pids in inhabitants.items():
+            watch.pin(container, min(pids))
+        dead = [container for container in batch if container not in inhabitants]
+        if dead:
+            cleaned = await self._io(self._ground.clean, dead, found_dead=True)
+            for container, outcomes in cleaned.items():
+                self._cleaned(container, outcomes, since=batch[container])
 
-    async def _clean(self, container: ContainerId, since: float) -> None:
-        outcomes = await self._io(self._ground.clean, container, found_dead=True)
+    def _cleaned(self, container: ContainerId, outcomes: Outcomes, *, since: float) -> None:
         waited = self._clock() - since
         self._count(Cleaned.DEATH, [kind for kind, outcome in outcomes.items() if outcome is Outcome.REMOVED])
         self._refused((o.reason for o in outcomes.values() if isinstance(o, RefusedError)), container)

@@ -69,20 +69,25 @@ def as_in_maps(file: FileId) -> tuple[bytes, bytes]:
     return f"{os.major(device):02x}:{os.minor(device):02x}".encode(), str(inode).encode()
 
 
-def used(files: Collection[FileId], *, uid: str) -> set[FileId]:
-    """Which of the files a process of the pod maps or has open; all of them, where we may not inspect one.
+def used(files: Mapping[FileId, str]) -> set[FileId]:
+    """Which of the files, each with its pod's uid, a process of that pod maps or has open, or may.
 
-    Only of the pod: to read maps and descriptors of a whole node takes longer than a container needs to come back.
+    Only of that pod: to read maps and descriptors of a whole node takes longer than a container needs to come back.
     """
-    wanted = {as_in_maps(file): file for file in files}
     found: set[FileId] = set()
     for pid in _outside_our_namespace():
-        if belongs_to(pid, uid):
-            mapped, opened = maps(pid), _opened(pid, files)
-            if mapped is None or opened is None:
-                return set(files)
-            found |= opened | {file for text, file in wanted.items() if text in mapped}
+        group = _read(pid, "cgroup")
+        theirs = [file for file, uid in files.items() if _names(group, uid)]
+        if theirs:
+            found |= _used_by(pid, theirs)
     return found
+
+
+def _used_by(pid: int, files: Collection[FileId]) -> set[FileId]:
+    mapped, opened = maps(pid), _opened(pid, files)
+    if mapped is None or opened is None:
+        return set(files)
+    return opened | {file for file in files if as_in_maps(file) in mapped}
 
 
 def _opened(pid: int, files: Collection[FileId]) -> set[FileId] | None:
@@ -104,11 +109,12 @@ def _behind(path: str) -> FileId | None:
 
 
 def belongs_to(pid: int, uid: str) -> bool:
-    """True when the process may be in a pod: its control group names the pod, or cannot be read.
+    """True when the process may be in a pod: its control group names the pod, or cannot be read."""
+    return _names(_read(pid, "cgroup"), uid)
 
-    Kubelet writes the uid with `-` (cgroupfs) or `_` (systemd).
-    """
-    group = _read(pid, "cgroup")
+
+def _names(group: bytes | None, uid: str) -> bool:
+    """Kubelet writes the uid with `-` (cgroupfs) or `_` (systemd)."""
     return group is None or uid.encode() in group or uid.replace("-", "_").encode() in group
 
 

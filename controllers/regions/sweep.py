@@ -97,7 +97,7 @@ class Sweeper:
         return self._pruned(finding, survey) if pids else self._cleaned(finding, survey)
 
     def _cleaned(self, finding: Finding, survey: Survey) -> Finding:
-        outcomes = self.ground.clean(finding.owner.id)
+        outcomes = self.ground.clean([finding.owner.id])[finding.owner.id]
         return replace(
             finding,
             view=view(self.ground, finding.owner.id, survey.mapped),

@@ -70,7 +70,7 @@ class Volumes:
             raise ConflictError(f"the volume of {others[-1]} is published there")
         mounts.unmount_all([mount.point for mount in below])
         self._ground.make(owner)
-        self._ground.clean(owner.id)
+        self._ground.clean([owner.id])
         self._show(owner, target)
         return True
 

@@ -1,8 +1,11 @@
 """Regions on the real kubelet and container runtime."""
 
 import os
+import random
 import signal
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -85,3 +88,147 @@ def test_a_container_killed_by_signal_starts_again_with_fresh_regions(
     eventually(lambda: "lock" in logs(lab, namespace, "p"), "the worker starts")
     assert logs(lab, namespace, "p").splitlines()[0] == f"found lock {lock}"
     assert Path(agent.root / f"{uid}_main" / "sm_node" / "sm_node.lock").stat().st_ino == lock
+
+
+def test_fifty_containers_killed_at_once_all_start_again_with_fresh_regions(
+    lab: Lab, namespace: str, agent: Agent
+) -> None:
+    names = [f"p{number}" for number in range(50)]
+    lab.apply(*(regions.pod(namespace, name, "map 'own 0' forever") for name in names))
+    uids = running(lab, namespace, len(names))
+    eventually(lambda: all(logs(lab, namespace, name).endswith("ok\nok\n") for name in names), "all map", 120)
+    lock = {
+        name: (agent.root / f"{uids[name]}_main" / "sm_node" / "sm_node.lock").stat().st_ino for name in names
+    }
+    for name in random.Random(50).sample(names, len(names)):
+        (worker,) = regions.host_pids(uids[name])
+        os.kill(worker, signal.SIGKILL)
+    lab.wait_for(
+        regions.path(namespace),
+        accept=lambda found: all(regions.restarts(p) == 1 and regions.is_running(p) for p in found["items"]),
+        seconds=240,
+    )
+    eventually(lambda: all("lock" in logs(lab, namespace, name) for name in names), "all start again", 120)
+    said = {name: logs(lab, namespace, name).splitlines()[0] for name in names}
+    assert said == {name: f"found lock {lock[name]}" for name in names}
+
+
+def test_processes_that_come_and_go_in_a_living_container_are_never_on_two_inodes(
+    lab: Lab, namespace: str, agent: Agent
+) -> None:
+    agent.stop()
+    agent.start(sweep_s="0.2")
+    start(lab, regions.pod(namespace, "p", "'supervise 400' forever"))
+    eventually(lambda: "orphans" in logs(lab, namespace, "p"), "400 children came and went", 240)
+    assert "orphans 0" in logs(lab, namespace, "p")
+
+
+def test_kubelet_restarts_leave_one_mount_and_every_file(lab: Lab, namespace: str, agent: Agent) -> None:
+    pod = start(lab, regions.pod(namespace, "p", "map 'charge 0 4096' forever"))
+    folder = agent.root / f"{pod['metadata']['uid']}_main"
+    eventually(lambda: "4096" in logs(lab, namespace, "p"), "the worker charges")
+    mounts = agent.mounts()
+    file = (folder / "vmem_node" / "vmem_node.config").stat()
+    for restart in (1, 2):
+        lab.components.restart("kubelet")
+        eventually(partial(was_published, agent, restart + 1), "published again", 120)
+        assert agent.mounts() == mounts
+        after = (folder / "vmem_node" / "vmem_node.config").stat()
+        assert (after.st_ino, after.st_mtime_ns) == (file.st_ino, file.st_mtime_ns)
+    delete(lab, namespace, "p")
+    eventually(agent.clean, "nothing is left")
+
+
+def test_an_agent_that_is_killed_while_pods_come_and_go_leaves_nothing(
+    lab: Lab, namespace: str, agent: Agent
+) -> None:
+    moments = random.Random(9)
+    for round_ in range(6):
+        names = [f"p{round_}-{number}" for number in range(4)]
+        lab.apply(*(regions.pod(namespace, name) for name in names))
+        kill_soon(agent, moments)
+        running(lab, namespace, len(names))
+        lab.kubectl("delete", "pod", "-n", namespace, "--wait=false", *names)
+        kill_soon(agent, moments)
+        eventually(
+            lambda: not lab.api.ok(Call("GET", regions.path(namespace)))["items"], "all pods ended", 120
+        )
+    eventually(agent.clean, f"left: {agent.folders()} {agent.mounts()}")
+
+
+def test_an_agent_that_leaves_names_the_pods_that_need_it_and_lets_them_end(
+    lab: Lab, namespace: str, agent: Agent
+) -> None:
+    start(lab, regions.pod(namespace, "here"))
+    agent.stop()
+    assert f"{namespace}/here" in next(line for line in agent.log().splitlines() if "leaving while" in line)
+    agent.start(unpublish_only="true")
+    lab.apply(regions.pod(namespace, "late"))
+    eventually(
+        lambda: "it makes no new region volumes here" in events(lab, namespace), "the late pod is told why"
+    )
+    node = lab.api.ok(Call("GET", f"/api/v1/nodes/{lab.node_name}"))
+    assert "tenure.dev/regions" not in node["metadata"]["labels"]
+    delete(lab, namespace, "here")
+    delete(lab, namespace, "late")
+    eventually(agent.clean, "nothing is left")
+
+
+def test_folders_of_pods_that_are_gone_go_and_all_others_stay(lab: Lab, namespace: str, agent: Agent) -> None:
+    gone = agent.root / "11111111-0000-4000-8000-000000000001_main"
+    (gone / "config").mkdir(parents=True)
+    (gone / "config" / "vgpu.config").touch()
+    stay = [agent.root / "watcher", agent.root / "checkpoints", agent.root / "my_folder"]
+    pod = start(lab, regions.pod(namespace, "p"))
+    ended = lab.api.ok(
+        Call("POST", regions.path(namespace), regions.pod(namespace, "done", "map", restartPolicy="Never"))
+    )
+    static = agent.root / ("0123456789abcdef" * 2 + "_main")
+    kubelets = lab.kubelet_folder / "pods" / ("0123456789abcdef" * 2)
+    for folder in (*stay, static, kubelets):
+        folder.mkdir(parents=True)
+    eventually(lambda: not gone.exists(), "the folder of a pod that is gone is removed", 30)
+    expected = {static.name, f"{pod['metadata']['uid']}_main", f"{ended['metadata']['uid']}_main"}
+    assert set(agent.folders()) == expected | {folder.name for folder in stay}
+    kubelets.rmdir()
+    eventually(lambda: not static.exists(), "a static pod's folder goes with kubelet's", 30)
+    for folder in stay:
+        folder.rmdir()
+
+
+def test_an_api_server_that_is_away_removes_nothing(lab: Lab, namespace: str, agent: Agent) -> None:
+    lab.components.kill("kube-apiserver")
+    try:
+        gone = agent.root / "11111111-0000-4000-8000-000000000002_main"
+        gone.mkdir(parents=True)
+        eventually(lambda: "sweep ended early" in agent.log(), "the agent asks", 60)
+        assert gone.exists()
+    finally:
+        lab.components.start("kube-apiserver")
+    eventually(lambda: not gone.exists(), "the folder goes when the API server is back", 60)
+
+
+def was_published(agent: Agent, times: int) -> bool:
+    return agent.log().count('"volume call","method":"NodePublishVolume"') >= times
+
+
+def running(lab: Lab, namespace: str, number: int) -> dict[str, str]:
+    """Wait until so many pods run; their uids by name."""
+    found = lab.wait_for(
+        regions.path(namespace),
+        accept=lambda found: len([p for p in found["items"] if regions.is_running(p)]) == number,
+        seconds=300,
+    )
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in found["items"]}
+
+
+def kill_soon(agent: Agent, moments: random.Random) -> None:
+    """Kill the agent at a random moment of kubelet's calls, and start it again."""
+    time.sleep(moments.uniform(0, 1.5))
+    agent.kill()
+    agent.again()
+
+
+def events(lab: Lab, namespace: str) -> str:
+    found = lab.api.ok(Call("GET", f"/api/v1/namespaces/{namespace}/events"))["items"]
+    return "\n".join(event.get("message", "") for event in found)

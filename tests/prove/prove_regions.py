@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
@@ -245,9 +245,9 @@ def regions_attack(run: Run) -> None:
 class DesertedGround(Ground):
     """Always finds the container dead: the guard that would stop most removals is taken out."""
 
-    def deserted(self, container: ContainerId) -> bool:
-        """Yes."""
-        return container == CONTAINER
+    def inhabitants(self, containers: Iterable[ContainerId]) -> dict[ContainerId, tuple[int, ...]]:
+        """Nobody, anywhere."""
+        return dict.fromkeys(set(containers) - {CONTAINER}, ())
 
 
 def _touch(ground: Ground, rng: random.Random) -> None:
@@ -257,7 +257,7 @@ def _touch(ground: Ground, rng: random.Random) -> None:
         case 1:
             ground.retire(CONTAINER, everything=True)
         case 2 | 3:
-            ground.clean(CONTAINER)
+            ground.clean([CONTAINER])
         case 4 | 5:
             _prune_all(ground)
         case _:

@@ -47,7 +47,7 @@ def _others() -> list[int]:
 @pytest.fixture
 def one_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes of a test have no pod's control group; here every process of this machine is in the pod."""
-    monkeypatch.setattr(processes, "belongs_to", lambda *_: True)
+    monkeypatch.setattr(processes, "_names", lambda *_: True)
     monkeypatch.setattr(processes, "_outside_our_namespace", _others)
 
 

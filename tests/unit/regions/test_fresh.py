@@ -2,25 +2,28 @@ import fcntl
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from controllers.regions import fresh, locks, processes
-from controllers.regions.fresh import Outcome, Users
+from controllers.regions.fresh import Deserted, Outcome, Users
 from controllers.regions.layout import Kind
+from controllers.regions.names import ContainerId
 from controllers.regions.safefs import FileId, Folder, Reason, RefusedError
 from tests.native.worker import Worker
 from tests.unit.regions.conftest import UID
 
-
-def users(files: Collection[FileId]) -> set[FileId]:
-    return processes.used(files, uid=UID)
+CONTAINER = ContainerId(UID, "main")
 
 
-def nobody(_: Collection[FileId]) -> set[FileId]:
+def nobody(_: object) -> set[FileId]:
     return set()
+
+
+def dead() -> list[ContainerId]:
+    return [CONTAINER]
 
 
 @pytest.fixture
@@ -30,9 +33,10 @@ def leaf(regions: Path) -> Iterator[Folder]:
 
 
 def remove(
-    leaf: Folder, *, deserted: Callable[[], bool] = lambda: True, users: Users = users
+    leaf: Folder, *, deserted: Deserted = dead, users: Users = processes.used
 ) -> Outcome | RefusedError:
-    return fresh.remove({Kind.VMEM: leaf}, deserted=deserted, users=users)[Kind.VMEM]
+    place = (CONTAINER, Kind.VMEM)
+    return fresh.remove({place: leaf}, deserted=deserted, users=users)[place]
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -42,8 +46,11 @@ def test_an_unused_region_goes_and_its_neighbours_stay(worker: Worker, regions: 
     worker.kill()
     lock = (regions / "sm_node" / "sm_node.lock").stat().st_ino
     with Folder.trusted(regions / kind) as leaf:
-        removed = {fresh.remove({kind: leaf}, deserted=lambda: True, users=users)[kind] for _ in range(2)}
-    assert removed == {Outcome.REMOVED, Outcome.ABSENT}
+        first, second = (
+            fresh.remove({(CONTAINER, kind): leaf}, deserted=dead, users=nobody)[CONTAINER, kind]
+            for _ in range(2)
+        )
+    assert (first, second) == (Outcome.REMOVED, Outcome.ABSENT)
     assert not (regions / kind / kind.file_name).exists()
     assert (regions / "sm_node" / "sm_node.lock").stat().st_ino == lock
 
@@ -80,7 +87,7 @@ def test_a_region_of_a_living_container_stays_although_nobody_uses_it(
 ) -> None:
     worker("map")
     worker.kill()
-    assert remove(leaf, deserted=lambda: False) is Outcome.IN_USE
+    assert remove(leaf, deserted=list) is Outcome.IN_USE
     assert leaf.names() == ["vmem_node.config"]
 
 
@@ -89,9 +96,9 @@ def test_a_container_that_came_back_during_the_removal_keeps_its_file(worker: Wo
     worker.kill()
     seen = []
 
-    def deserted() -> bool:
+    def deserted() -> list[ContainerId]:
         seen.append(leaf.names())
-        return False
+        return []
 
     assert remove(leaf, deserted=deserted) is Outcome.IN_USE
     assert "vmem_node.config" not in seen[0]  # it was asked when a newcomer could no longer find the old file
@@ -105,7 +112,7 @@ def test_a_newcomer_that_found_the_name_just_before_gets_the_file_back(
     worker.kill()
     with Worker.on(binary, regions) as newcomer:
 
-        def in_the_middle(_: Collection[FileId]) -> set[FileId]:
+        def in_the_middle(_: object) -> set[FileId]:
             newcomer.send("open")  # it waits for the lease, on the inode that is about to lose its name
             while Path(f"/proc/{newcomer.pid}/wchan").read_text("utf-8") != "__break_lease":
                 os.sched_yield()

@@ -73,7 +73,7 @@ def test_cleaning_a_dead_container_removes_both_files_where_they_are(
         decoy = folder / "config" / kind / kind.file_name  # where the historic cleanup looked
         decoy.parent.mkdir(parents=True)
         decoy.touch()
-    assert ground.clean(owner.id) == {Kind.SM: Outcome.REMOVED, Kind.VMEM: Outcome.REMOVED}
+    assert ground.clean([owner.id])[owner.id] == {Kind.SM: Outcome.REMOVED, Kind.VMEM: Outcome.REMOVED}
     assert [p.name for p in (folder / "sm_node").iterdir()] == ["sm_node.lock"]
     assert list((folder / "vmem_node").iterdir()) == []
     assert (folder / "sm_node" / "sm_node.lock").stat().st_ino == lock
@@ -87,7 +87,7 @@ def test_cleaning_a_living_container_removes_nothing_even_when_no_process_maps(
     fill(binary, folder)
     with Worker.in_container(binary, folder, tmp_path / "view") as process:
         assert process("pid") == "1"
-        assert set(ground.clean(owner.id).values()) == {Outcome.IN_USE}
+        assert set(ground.clean([owner.id])[owner.id].values()) == {Outcome.IN_USE}
     assert (folder / "vmem_node" / "vmem_node.config").exists()
 
 
@@ -96,7 +96,7 @@ def test_nothing_is_removed_on_a_file_system_that_is_not_known(
 ) -> None:
     fill(binary, folder)
     monkeypatch.setattr(ground_module, "KNOWN_FILE_SYSTEMS", frozenset({"ext4"}))
-    outcome = ground.clean(owner.id)[Kind.VMEM]
+    outcome = ground.clean([owner.id])[owner.id][Kind.VMEM]
     assert isinstance(outcome, RefusedError)
     assert outcome.reason is Reason.FILE_SYSTEM
     with pytest.raises(RefusedError):

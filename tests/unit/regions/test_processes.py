@@ -79,10 +79,10 @@ def test_users_of_a_file_are_found_between_open_and_mmap_and_after(
         assert process("open") == "ok"
         file = file_of(ground, owner, Kind.VMEM)
         other = file_of(ground, owner, Kind.SM)
-        assert processes.used([file, other], uid=UID) == {file, other}
+        assert processes.used({file: UID, other: UID}) == {file, other}
         assert process("mapopened") == "ok"
-        assert processes.used([file], uid=UID) == {file}
-    assert processes.used([file, other], uid=UID) == set()
+        assert processes.used({file: UID}) == {file}
+    assert processes.used({file: UID, other: UID}) == set()
 
 
 def test_the_pid_of_a_record_is_the_one_inside_the_container(
@@ -149,4 +149,4 @@ def test_a_process_that_may_not_be_inspected_counts_for_its_pod_only(
 
     monkeypatch.setattr(processes, "_read", read)
     monkeypatch.setattr(processes, "_outside_our_namespace", lambda: [10])
-    assert bool(processes.used([(1, 2)], uid=UID)) is used
+    assert bool(processes.used({(1, 2): UID})) is used

@@ -222,4 +222,4 @@ def test_a_ledger_swapped_between_look_and_prune_is_not_written(
     monkeypatch.setattr(sweeper, "_prune", swapped)
     found = look(sweeper, owner)
     assert (found.pruned, found.refusals) == (0, (Reason.SWAPPED,))
-    assert ground.clean(owner.id)[Kind.VMEM] is Outcome.IN_USE
+    assert ground.clean([owner.id])[owner.id][Kind.VMEM] is Outcome.IN_USE
