@@ -1,10 +1,10 @@
 """A pod while it is being decided about: the steps of the pipeline read `pod` and edit through this."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from service.objects import SchedulingGate
+from service.objects import Quantity, SchedulingGate
 from webhook.admission.patch import ListEditor, MapEditor, Patch
 from webhook.admission.pod import Container, EnvVar, Pod, PodClaim, Volume, VolumeMount, volumes
 
@@ -70,6 +70,12 @@ class ContainerDraft:
         self.view = view
         self.name = view.name
 
+    @property
+    def limits(self) -> Mapping[str, Quantity]:
+        """What it asks for: extended resources stand in the limits, the API server sees to that."""
+        resources = self.view.resources
+        return (resources.limits if resources else None) or {}
+
     @lazy
     def env(self) -> ListEditor[EnvVar]:
         """Its environment."""
@@ -113,7 +119,10 @@ class ContainerDraft:
 
 
 class PodDraft:
-    """The pod that was sent, with the patch and the warnings that have come together so far."""
+    """The pod that was sent, with the patch and the warnings that have come together so far.
+
+    `containers`: init containers (sidecars among them), then app containers.
+    """
 
     def __init__(self, pod: Pod) -> None:
         self.pod = pod
@@ -123,14 +132,10 @@ class PodDraft:
         spec = pod.spec
         self.inits = self._drafts("/spec/initContainers", spec.init_containers)
         self.apps = self._drafts("/spec/containers", spec.containers)
+        self.containers = self.inits + self.apps
 
     def _drafts(self, path: str, containers: tuple[Container, ...] | None) -> list[ContainerDraft]:
         return [ContainerDraft(self.patch, f"{path}/{i}", c) for i, c in enumerate(containers or ())]
-
-    @property
-    def containers(self) -> list[ContainerDraft]:
-        """Init containers (sidecars among them), then app containers."""
-        return self.inits + self.apps
 
     @lazy
     def annotations(self) -> MapEditor:

@@ -80,8 +80,7 @@ def connect(draft: PodDraft, demand: Demand, *, visible_devices: bool, hide_loca
 
 
 def _asks_local(container: ContainerDraft) -> bool:
-    resources = container.view.resources
-    return any(name.startswith(_LOCAL_DOMAIN) for name in (resources and resources.limits) or ())
+    return any(name.startswith(_LOCAL_DOMAIN) for name in container.limits)
 
 
 def _remote_only(draft: PodDraft, container: ContainerDraft, *, hide_local_cards: bool) -> None:

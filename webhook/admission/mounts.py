@@ -86,9 +86,10 @@ def _wanting(draft: PodDraft, resources: frozenset[str]) -> list[ContainerDraft]
 
 
 def _asks(container: ContainerDraft, resources: frozenset[str]) -> bool:
-    found = container.view.resources
-    limits = (found and found.limits) or {}
-    return any(name in resources and str(quantity) != "0" for name, quantity in limits.items())
+    limits = container.limits
+    return not resources.isdisjoint(limits) and any(
+        str(limits[name]) != "0" for name in resources & limits.keys()
+    )
 
 
 def _by_csi(draft: PodDraft, container: ContainerDraft) -> bool:
