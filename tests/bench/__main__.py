@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import traceback
@@ -73,4 +74,6 @@ def _commit() -> str:
 
 
 if __name__ == "__main__":
+    # A run that is told to end takes down the cluster it started, as it does when a person interrupts it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:], discover(tests.bench, "bench_", Benchmark)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
+import signal
 import sys
 import time
 import traceback
@@ -61,4 +62,6 @@ def _holds(proof: Proof, seed: int) -> bool:
 
 
 if __name__ == "__main__":
+    # A run that is told to end takes down the cluster it started, as it does when a person interrupts it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:], discover(tests.prove, "prove_", Proof)))
