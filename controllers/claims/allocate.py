@@ -120,6 +120,8 @@ class Search:
             raise AbortedError(f"DeviceClass {wanted.class_name} does not exist")
         if wanted.every:
             return self._every(place, wanted)
+        if wanted.count < 1:
+            raise CannotTellError(f"request {wanted.name} asks for {wanted.count} devices")
         if len(self._given) + wanted.count > requirements.MAX_DEVICES:
             return False
         return self._count(place, wanted, left=wanted.count, start=0)

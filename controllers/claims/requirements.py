@@ -152,6 +152,9 @@ def _faults(claim: DeviceClaim, requests: tuple[Request, ...]) -> Iterator[str]:
                 f"request {request.name} has neither exactly nor firstAvailable: the API server dropped what it does not "
                 "know (older than Kubernetes 1.34), or it was never there"
             )
+        for one in request.alternatives:
+            if not one.every and one.count < 1:
+                yield f"request {one.name} asks for {one.count} devices: ask for at least one"
     least = sum(min((a.count for a in r.alternatives if not a.every), default=1) for r in requests)
     if least > MAX_DEVICES:
         yield f"it asks for at least {least} devices, and a claim holds at most {MAX_DEVICES}: split it"
