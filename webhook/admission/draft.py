@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from service.objects import Quantity, SchedulingGate
 from webhook.admission.patch import ListEditor, MapEditor, Patch
 from webhook.admission.pod import Container, EnvVar, Pod, PodClaim, Volume, VolumeMount, volumes
@@ -33,12 +35,19 @@ class Reason(Enum):
     SIZE = "size"
 
 
+class Refusal(msgspec.Struct, frozen=True, gc=False):
+    """A refused pod: why, and one sentence for its author that says what to change."""
+
+    reason: Reason
+    sentence: str
+
+
 class RefusalError(Exception):
-    """The pod is refused; the text is a sentence for its author that says what to change."""
+    """Ends the pipeline with a refusal."""
 
     def __init__(self, reason: Reason, sentence: str) -> None:
-        super().__init__(one_line(sentence, MAX_REFUSAL))
-        self.reason = reason
+        super().__init__(sentence)
+        self.refusal = Refusal(reason, one_line(sentence, MAX_REFUSAL))
 
 
 def one_line(text: str, most: int) -> str:

@@ -129,9 +129,9 @@ class AdmissionHandler:
         decision = decide(request, self._policy, self._labels)
         if decision.stripped_keys:
             self._metrics.stripped.inc(decision.stripped_keys)
-        if decision.refusal is not None:
-            self._metrics.refusals[decision.refusal.reason].inc()
-            return review.deny(request.uid, str(decision.refusal), decision.warnings), Outcome.DENIED
+        if (refusal := decision.refusal) is not None:
+            self._metrics.refusals[refusal.reason].inc()
+            return review.deny(request.uid, refusal.sentence, decision.warnings), Outcome.DENIED
         if decision.patch:
             return review.patched(request.uid, decision.patch, decision.warnings), Outcome.PATCHED
         return review.allow(request.uid, decision.warnings), Outcome.ALLOWED

@@ -4,6 +4,8 @@ Two backends. `csi`: an inline volume of csi.tenure.dev per container; its node 
 container starts, and the pod goes to nodes that have one. `hostPath`: the node's folder with a sub-path by pod uid,
 for clusters without the driver; Pod Security levels other than `privileged` forbid it, and kubelet makes such a
 folder for root only.
+
+Where the user mounts a writable volume at a parent, such as `/tmp`, the mount points appear in it as two empty folders.
 """
 
 import hashlib

@@ -13,7 +13,7 @@ from controllers.pool import demand
 from service.settings import Settings
 from webhook.admission import claims, lupine, mounts, reserved
 from webhook.admission.claims import ClaimPolicy
-from webhook.admission.draft import PodDraft, Reason, RefusalError
+from webhook.admission.draft import PodDraft, Reason, Refusal, RefusalError
 from webhook.admission.mounts import NamespaceLabels, RegionPolicy
 from webhook.admission.patch import Operation
 from webhook.admission.review import Request
@@ -51,7 +51,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     patch: tuple[Operation, ...] = ()
     warnings: tuple[str, ...] = ()
     stripped_keys: int = 0
-    refusal: RefusalError | None = None
+    refusal: Refusal | None = None
 
 
 UNTOUCHED = Decision()
@@ -64,15 +64,15 @@ def decide(request: Request, policy: Policy, labels: NamespaceLabels = lambda _:
     count = len(request.object.spec.containers or ()) + len(request.object.spec.init_containers or ())
     if count > demand.MAX_CONTAINERS:  # The loop is everybody's: what it looks at has a bound.
         sentence = f"the pod has {count} containers; split it into pods of at most {demand.MAX_CONTAINERS}"
-        return Decision(refusal=RefusalError(Reason.SIZE, sentence))
+        return Decision(refusal=Refusal(Reason.SIZE, sentence))
     draft = PodDraft(request.object)
     try:
         reserved.strip(draft)
         _connect(draft, policy)
         mounts.add(draft, policy.regions, partial(labels, request.namespace))
         claims.add(draft, policy.claims)
-    except RefusalError as refusal:
-        return Decision(warnings=tuple(draft.warnings), refusal=refusal)
+    except RefusalError as error:
+        return Decision(warnings=tuple(draft.warnings), refusal=error.refusal)
     return Decision(tuple(draft.patch), tuple(draft.warnings), draft.stripped_keys)
 
 

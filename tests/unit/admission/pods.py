@@ -72,7 +72,7 @@ def operations(found: Decision) -> list[Json]:
 def mutated(obj: Json, policy: Policy | None = None, **fields: Any) -> Json:
     """The pod after our patch, applied by an independent implementation."""
     found = decision(obj, policy, **fields)
-    assert found.refusal is None, str(found.refusal)
+    assert found.refusal is None, found.refusal
     return patched(obj, operations(found))
 
 
@@ -86,7 +86,7 @@ def refusal(obj: Json, policy: Policy | None = None) -> str:
     found = decision(obj, policy)
     assert found.refusal is not None, "the pod was let in"
     assert found.patch == ()
-    return str(found.refusal)
+    return found.refusal.sentence
 
 
 def env(result: Json, name: str = "main") -> dict[str, Any]:

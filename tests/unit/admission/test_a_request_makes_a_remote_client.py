@@ -62,10 +62,12 @@ def test_the_own_lupine_server_of_a_requesting_container_is_replaced_in_its_plac
         {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
         {"name": "LUPINE_SERVER", "value": "10.9.9.8:1"},
         {"name": "LUPINE_DISABLE_LOCAL", "value": "0"},
+        {"name": "LUPINE_SERVER", "value": "10.9.9.7:1"},
+        {"name": "C", "value": "$(A)"},
     ]
     result = mutated(pod(container(limits=CARD, env=own, envFrom=[{"configMapRef": {"name": "c"}}])))
     entries = result["spec"]["containers"][0]["env"]
-    assert entries == [own[0], {"name": "LUPINE_SERVER", "valueFrom": ENDPOINT}, own[2], own[4]]
+    assert entries == [own[0], {"name": "LUPINE_SERVER", "valueFrom": ENDPOINT}, own[2], own[4], own[6]]
 
 
 def test_the_own_lupine_server_of_a_container_without_request_is_untouched() -> None:

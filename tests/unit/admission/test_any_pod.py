@@ -44,7 +44,7 @@ def result(obj: Json, policy: Policy) -> Json | None:
     """The pod as it comes in, None when it is refused."""
     found = judged(obj, policy)
     if found.refusal is not None:
-        assert str(found.refusal).isprintable()
+        assert found.refusal.sentence.isprintable()
         return None
     return patched(obj, operations(found))
 
