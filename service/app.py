@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -18,23 +18,25 @@ from aiohttp import web
 from prometheus_client import ProcessCollector, disable_created_metrics
 
 from certs.certificates import Certificates, utc_now
+from controllers.occupancy.agent import OccupancyAgent
 from controllers.pool.pods import Resources, slim
 from controllers.pool.pool import Caches, Clocks, Pool
 from controllers.pool.servers import RemoteServer
+from controllers.regions.agent import RegionAgent
 from controllers.runtime import RuntimeMetrics
 from service import logs
 from service.http import Address, HttpMetrics, Listener, Name
 from service.informers import Informers
 from service.kube.client import KubeClient
-from service.kube.errors import KubeError
+from service.kube.errors import ConfigError, KubeError
 from service.kube.events import EventRecorder
 from service.kube.lease import Lease
 from service.kube.metrics import KubeMetrics
-from service.kube.resources import NODES, PODS, REMOTE_SERVERS
+from service.kube.resources import NAMESPACES, NODES, PODS, REMOTE_SERVERS
 from service.lifecycle import Lifecycle, Part, nothing
 from service.loop import LoopLag
 from service.metrics import MetricSet
-from service.objects import Node, Pod
+from service.objects import Namespace, Node, Pod
 from service.ops import ops_routes
 from service.pool_api import pool_routes
 from service.settings import Settings
@@ -55,9 +57,26 @@ async def serve(settings: Settings) -> int:
 
 
 async def node(settings: Settings) -> int:
-    """Run a node's agents until they are told to stop; the exit code. Raises ListenError."""
+    """Run a node's agents until they are told to stop; the exit code. Raises ConfigError, ListenError."""
+    name = settings.node.name
+    if not name:
+        raise ConfigError(
+            "the node's name is not known; set TENURE_NODE__NAME (the chart does, from spec.nodeName)"
+        )
     process = _Process(settings)
-    return await process.run([process.ports(), *process.ops([])])
+    client = await KubeClient.connect(settings.kube, metrics=process.kube_metrics)
+    regions = RegionAgent(settings.regions, client, process.metrics, node=name)
+    occupancy = OccupancyAgent(
+        settings.occupancy, client, process.metrics, node=name, kube_metrics=process.kube_metrics
+    )
+    parts = [
+        Part("API client", nothing, client.close),
+        process.ports(),
+        *process.ops([]),
+        *occupancy.parts(process.lifecycle),
+        *regions.parts(process.lifecycle),
+    ]
+    return await process.run(parts)
 
 
 class _Process:
@@ -135,6 +154,8 @@ class _Server:
         )
         tls = self._certificates.extender_context
         self._scheduling = _Scheduling(process, client, tls) if settings.pool.enabled else None
+        by_host_path = settings.regions.backend == "hostPath"
+        self._namespaces = _Namespaces(process, client) if by_host_path else None
 
     @property
     def doors(self) -> tuple[Listener, ...]:
@@ -144,15 +165,40 @@ class _Server:
     def parts(self) -> Iterator[Part]:
         """In the order of the start."""
         process, scheduling, certificates = self._process, self._scheduling, self._certificates
-        admission = admission_routes(process.settings, process.metrics)
+        namespaces = self._namespaces
+        labels = namespaces.labels if namespaces else _unknown
+        admission = admission_routes(process.settings, process.metrics, labels)
         yield Part("API client", nothing, self._client.close)
         yield process.ports()
         yield from process.ops(scheduling.answers() if scheduling else [])
         yield from scheduling.caches() if scheduling else ()
+        yield from namespaces.caches() if namespaces else ()
         yield Part("certificate", certificates.start)
         yield process.lifecycle.task("certificates", certificates.run, owner="certs")
         yield Part("webhook listener", partial(self._webhook.open, admission), self._webhook.close)
         yield from scheduling.work() if scheduling else ()
+
+
+def _unknown(_: str) -> None:
+    """The labels of a namespace where nobody follows namespaces."""
+
+
+class _Namespaces:
+    """Their labels, for the hostPath backend of regions: admission must know where Pod Security forbids it."""
+
+    def __init__(self, process: _Process, client: KubeClient) -> None:
+        self._informers = Informers(
+            client, settings=process.settings.kube, metrics=process.kube_metrics, lifecycle=process.lifecycle
+        )
+        self._store = self._informers.follow(NAMESPACES, Namespace)
+
+    def caches(self) -> Iterator[Part]:
+        return self._informers.parts()
+
+    def labels(self, name: str) -> Mapping[str, str] | None:
+        """The labels of a namespace; None when it is not known."""
+        found = self._store.get(name)
+        return None if found is None else found.metadata.labels
 
 
 class _Scheduling:

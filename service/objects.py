@@ -179,6 +179,12 @@ class Node(Projection, frozen=True):
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
 
 
+class Namespace(Projection, frozen=True):
+    """core/v1 Namespace: its labels say what Pod Security lets in."""
+
+    metadata: ObjectMeta
+
+
 def parse_time(text: str) -> datetime:
     """RFC 3339 text of the API server as an aware datetime. Raises ValueError on anything else."""
     return datetime.fromisoformat(text)
