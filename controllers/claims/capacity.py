@@ -221,12 +221,13 @@ def describe(pool: Pool) -> str:
 def _alike(wanted: Requirements, pools: tuple[Pool, ...], used: Usage, matches: Matches) -> Hashable | None:
     """Equal for nodes of which the answer is the same but for names; None where names or other nodes matter."""
     looks = []
+    sized = any(one.capacity for one in wanted.alternatives)
     for pool in pools:
         if pool.state is not PoolState.COMPLETE or pool.counters:
             return None
         for offer in pool.offers:
             device = offer.device
-            if not offer.local or device.capacity or device.allow_multiple_allocations:
+            if not offer.local or (sized and device.capacity) or device.allow_multiple_allocations:
                 return None
             verdicts = tuple(matches(one, offer) for one in wanted.alternatives)
             if any(not isinstance(verdict, bool) for verdict in verdicts):

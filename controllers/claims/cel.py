@@ -11,6 +11,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
+import msgspec
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
 
@@ -56,6 +57,8 @@ class Compiled:
     reading: scan.Reading
     program: cel.Expression | None = None
     fault: Failed | Unknown | None = None
+    read: tuple[scan.Reference, ...] = ()
+    """What it reads by name, in a fixed order."""
     known: dict[Any, Verdict] = field(default_factory=dict)
     """Verdicts by what the expression reads: most devices of a cluster look alike to it."""
 
@@ -83,7 +86,9 @@ class Engine:
     def _compile(self, expression: str) -> Compiled:
         if len(expression.encode(errors="surrogatepass")) > MAX_EXPRESSION:
             return Compiled(expression, scan.Reading(), fault=Failed("it is longer than 10 KiB"))
-        found = Compiled(expression, scan.read(expression))
+        reading = scan.read(expression)
+        ordered = sorted(reading.references, key=lambda one: (one.name, one.capacity))
+        found = Compiled(expression, reading, read=tuple(ordered))
         if found.reading.unknown_fields:
             found.fault = Failed(f"a device has no field {min(found.reading.unknown_fields)}")
             return found
@@ -101,7 +106,7 @@ class Engine:
         """Does the device match?"""
         if compiled.fault is not None:
             return compiled.fault
-        key = _signature(compiled.reading, device, driver)
+        key = _signature(compiled, device, driver)
         verdict = compiled.known.get(key)
         if verdict is None:
             verdict = compiled.known[key] = _evaluate(compiled, device, driver)
@@ -127,14 +132,12 @@ def _capacity(device: Device, driver: str, name: str) -> object:
     return found.value if found is not None else None
 
 
-def _signature(reading: scan.Reading, device: Device, driver: str) -> Any:
-    if reading.whole:
-        return driver, device.name, id(device)
+def _signature(compiled: Compiled, device: Device, driver: str) -> Any:
+    if compiled.reading.whole:
+        return driver, msgspec.json.encode(device)
     values = [
-        _capacity(device, driver, reference.name)
-        if reference.capacity
-        else lookup(device, driver, reference.name)
-        for reference in sorted(reading.references, key=lambda r: (r.name, r.capacity))
+        _capacity(device, driver, one.name) if one.capacity else lookup(device, driver, one.name)
+        for one in compiled.read
     ]
     return driver, device.allow_multiple_allocations, *values
 

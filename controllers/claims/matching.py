@@ -6,10 +6,11 @@ from controllers.claims.slices import Offer
 
 
 class Matching:
-    """Answers for all alternatives of a check; keeps what it found out."""
+    """Answers for the alternatives of one template; keeps what it found out about each device."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._known: dict[tuple[Term, ...], dict[int, tuple[Offer, Verdict]]] = {}
 
     def matches(self, wanted: Alternative, offer: Offer) -> Verdict:
         """Class and request selectors, in the scheduler's order; the first that is not True decides."""
@@ -20,6 +21,13 @@ class Matching:
         return self._all(wanted.class_terms, offer)
 
     def _all(self, terms: tuple[Term, ...], offer: Offer) -> Verdict:
+        known = self._known.setdefault(terms, {})
+        found = known.get(id(offer))
+        if found is None:
+            found = known[id(offer)] = offer, self._evaluate(terms, offer)  # the offer stays, and so its id
+        return found[1]
+
+    def _evaluate(self, terms: tuple[Term, ...], offer: Offer) -> Verdict:
         for term in terms:
             verdict = self.engine.matches(self.engine.compile(term.expression), offer.device, offer.id.driver)
             if verdict is not True:

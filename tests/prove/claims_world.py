@@ -52,6 +52,21 @@ def reference(node: str) -> list[dict[str, Any]]:
     return [slice_(f"{node}-npu", NPU, node, npus), slice_(f"{node}-nic", NIC, node, nics)]
 
 
+def aligned() -> dict[str, Any]:
+    rdma = 'device.attributes["dra.net"].rdma == true && device.attributes["dra.net"].pciSubsystem == "9140"'
+    nic = {"deviceClassName": "nic", "count": 2, "selectors": [{"cel": {"expression": rdma}}]}
+    return {
+        "requests": [
+            {"name": "npu", "exactly": {"deviceClassName": "npu", "count": 4}},
+            {"name": "nic", "exactly": nic},
+        ],
+        "constraints": [
+            {"requests": ["npu", "nic"], "matchAttribute": NUMA},
+            {"requests": ["nic"], "distinctAttribute": ROOT},
+        ],
+    }
+
+
 def cluster(rng: random.Random, node: str, trial: str) -> list[dict[str, Any]]:
     """Slices of one node: one or two drivers, one or two slices each, perhaps incomplete, perhaps by selector."""
     made = []

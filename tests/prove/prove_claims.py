@@ -198,7 +198,7 @@ async def _reference(client: KubeClient, judge: Judge, node: str) -> tuple[bool,
         "apiVersion": claims_world.API,
         "kind": "ResourceClaimTemplate",
         "metadata": {"name": "npu-rdma"},
-        "spec": {"spec": {"devices": _aligned()}},
+        "spec": {"spec": {"devices": claims_world.aligned()}},
     }
     await client.create(RESOURCE_CLAIM_TEMPLATES.path(namespace), template)
     subject = await reading.template(client, namespace, "npu-rdma")
@@ -215,21 +215,6 @@ async def _reference(client: KubeClient, judge: Judge, node: str) -> tuple[bool,
     for found in claims_world.reference(node):
         await client.delete(RESOURCE_SLICES.path(name=found["metadata"]["name"]))
     return seen == ("pass", 2, 2, 0, "fail"), f"verdict, pods, scheduled, pods after, verdict after: {seen}"
-
-
-def _aligned() -> dict[str, Any]:
-    rdma = 'device.attributes["dra.net"].rdma == true && device.attributes["dra.net"].pciSubsystem == "9140"'
-    nic = {"deviceClassName": "nic", "count": 2, "selectors": [{"cel": {"expression": rdma}}]}
-    return {
-        "requests": [
-            {"name": "npu", "exactly": {"deviceClassName": "npu", "count": 4}},
-            {"name": "nic", "exactly": nic},
-        ],
-        "constraints": [
-            {"requests": ["npu", "nic"], "matchAttribute": claims_world.NUMA},
-            {"requests": ["nic"], "distinctAttribute": claims_world.ROOT},
-        ],
-    }
 
 
 async def _generated(run_: Run, client: KubeClient, judge: Judge, nodes: list[str]) -> None:
