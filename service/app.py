@@ -28,7 +28,7 @@ from service import logs
 from service.http import Address, HttpMetrics, Listener, Name
 from service.informers import Informers
 from service.kube.client import KubeClient
-from service.kube.errors import ConfigError, KubeError
+from service.kube.errors import KubeError
 from service.kube.events import EventRecorder
 from service.kube.lease import Lease
 from service.kube.metrics import KubeMetrics
@@ -58,11 +58,7 @@ async def serve(settings: Settings) -> int:
 
 async def node(settings: Settings) -> int:
     """Run a node's agents until they are told to stop; the exit code. Raises ConfigError, ListenError."""
-    name = settings.node.name
-    if not name:
-        raise ConfigError(
-            "the node's name is not known; set TENURE_NODE__NAME (the chart does, from spec.nodeName)"
-        )
+    name = settings.node.name or socket.gethostname()
     process = _Process(settings)
     client = await KubeClient.connect(settings.kube, metrics=process.kube_metrics)
     regions = RegionAgent(settings.regions, client, process.metrics, node=name)

@@ -18,6 +18,8 @@ import yaml
 
 REPOSITORY = Path(__file__).parents[3]
 START_S = 60.0
+# An agent that looks at nothing on this machine and asks nobody.
+IDLE_AGENT = {"TENURE_NODE__NAME": "here", "TENURE_REGIONS__BACKEND": "off", "AIRM_OCCUPANCY": "0"}
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -194,7 +196,7 @@ def test_the_server_says_what_it_waits_for_while_there_is_no_api_server(
 
 
 def test_the_agent_drains_and_ends_with_exit_code_0(start: Callable[..., Process]) -> None:
-    agent = start("node", TENURE_HTTP__DRAIN_S="2")
+    agent = start("node", **IDLE_AGENT, TENURE_HTTP__DRAIN_S="2")
     agent.wait_for_event("ready")
     assert agent.get("/readyz")[0] == 200
     agent.signal(signal.SIGTERM)
@@ -208,7 +210,7 @@ def test_the_agent_drains_and_ends_with_exit_code_0(start: Callable[..., Process
 
 
 def test_a_second_signal_ends_the_drain(start: Callable[..., Process]) -> None:
-    agent = start("node", TENURE_HTTP__DRAIN_S="600")
+    agent = start("node", **IDLE_AGENT, TENURE_HTTP__DRAIN_S="600")
     agent.wait_for_event("ready")
     agent.signal(signal.SIGTERM)
     agent.wait_for_event("stopping")
