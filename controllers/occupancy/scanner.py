@@ -33,6 +33,7 @@ from controllers.occupancy.tardy import Tardy
 from controllers.occupancy.walk import Walked, Walker
 
 _INVENTORY = "inventory"
+_NO_ANSWER = "/proc did not answer in time: occupancy not reported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,10 @@ class Scanner:
                 may_trace=visibility.may_trace(read_text(proc / "self/status") or ""),
             )
 
-        signals = await self._walker.call(read, deadline_s=self._rules.walk_deadline_s)
+        try:
+            signals = await self._walker.call(read, deadline_s=self._rules.walk_deadline_s)
+        except TimeoutError:
+            return _NO_ANSWER
         return visibility.blindness(signals, assume_host_pid=self._rules.assume_host_pid) or ""
 
     async def _look(self, number: int) -> Look:
@@ -145,11 +149,18 @@ class Scanner:
         ]
 
     async def _walk(self, wanted: Collection[DeviceNumber]) -> Walked[OpenDevices | Missing]:
+        """What is open in all processes; when not even their list came, they are one that was not visited."""
+
         def visitor() -> Callable[[int], OpenDevices | Missing | None]:
             return device_visitor(self._host.proc, wanted)
 
         deadline = self._rules.walk_deadline_s
-        listed = await self._walker.call(lambda: pids(self._host.proc), deadline_s=deadline)
+        try:
+            listed = await self._walker.call(lambda: pids(self._host.proc), deadline_s=deadline)
+        except (TimeoutError, OSError):
+            listed = []
+        if not listed:
+            return Walked({}, unvisited=1)
         everybody = [pid for pid in listed if pid != os.getpid()]
         return await self._walker.visit(everybody, visitor, deadline_s=deadline)
 

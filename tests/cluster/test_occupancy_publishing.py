@@ -1,7 +1,6 @@
 """What the agent writes on a real API server: on evidence, only its own, and taken back."""
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -182,14 +181,11 @@ class TestTheWholeWay:
 
 class TestDraining:
     def server(self, ground: Ground, programs: Programs, *, clients: int) -> int:
-        program = ground.bin / "lupine_driver_server"
-        code = (
-            "#include <fcntl.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n"
-            "int main(int c, char **v) { for (int n = atoi(v[2]); n > 0; n--)\n"
-            'if (fork() == 0) { open(v[1], O_RDONLY); printf("%d\\n", getpid()); fflush(stdout); sleep(600); }\n'
-            "sleep(600); }\n"
+        serve = (
+            "for (int n = atoi(v[2]); n > 0; n--)"
+            " if (fork() == 0) { open(v[1], O_RDONLY); hello(); sleep(600); } sleep(600);"
         )
-        subprocess.run(["cc", "-x", "c", "-o", program, "-"], input=code, text=True, check=True)
+        program = ground.program("lupine_driver_server", serve)
         return programs.start([program, ground.node("acme0", FULL), str(clients)])
 
     async def test_a_draining_card_is_said_to_be_empty_when_the_client_is_gone_and_not_before(

@@ -56,6 +56,16 @@ class Ground:
         file.write_text(f"#!/bin/sh\n{script}\n")
         file.chmod(0o755)
 
+    def program(self, name: str, main: str) -> Path:
+        """A program of that name, owned by root; `main` are the statements of a C main(int c, char **v)."""
+        headers = "".join(f"#include <{name}.h>\n" for name in ("fcntl", "stdio", "stdlib", "unistd"))
+        hello = 'void hello(void) { printf("%d\\n", getpid()); fflush(stdout); }\n'
+        code = f"{headers}{hello}int main(int c, char **v) {{ {main} }}\n"
+        file = self.bin / name
+        if not file.exists():
+            subprocess.run(["cc", "-x", "c", "-o", file, "-"], input=code, text=True, check=True)
+        return file
+
     def rngd(self, number: int, bdf: str, device: DeviceNumber) -> None:
         """A Furiosa card in sysfs and below /dev."""
         folder = f"class/rngd_mgmt/rngd!npu{number}mgmt"

@@ -1,6 +1,7 @@
 """Whole scans of this machine: real processes, device nodes and namespaces, tools that behave and tools that do not."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from controllers.occupancy.pods import PodIndex
 from controllers.occupancy.scanner import Scan, Scanner, ScanRules
 from controllers.occupancy.sources.furiosa import FuriosaSource
 from controllers.occupancy.sources.generic import GenericSource
+from controllers.occupancy.sources.host import Host
 from controllers.occupancy.sources.look import Source
 from controllers.occupancy.sources.rebellions import RebellionsSource
 from controllers.occupancy.tools import Tools
@@ -85,19 +87,55 @@ class TestOpenFiles:
         assert (found.verdicts, found.gaps, found.complete) == ((), (), True)
 
 
+class TestAProcThatDoesNotAnswer:
+    async def test_the_scan_is_back_in_time_and_says_unknown(self, ground: Ground, tmp_path: Path) -> None:
+        ground.node("acme0", FUSE)
+        proc = tmp_path / "proc"
+        (proc / "self").mkdir(parents=True)
+        os.mkfifo(proc / "self/mountinfo")  # Opening it for reading does not return.
+        host = Host(proc, ground.sys, ground.dev)
+        began = time.monotonic()
+        found = await Scanner(host, [generic(ground)], ScanRules(walk_deadline_s=1)).scan(PodIndex())
+        assert time.monotonic() - began < 20
+        assert found.blind == "/proc did not answer in time: occupancy not reported"
+        assert by_card(found)["acme0"].state is State.UNKNOWN
+        os.close(os.open(proc / "self/mountinfo", os.O_RDWR))
+
+    async def test_without_a_list_of_processes_nothing_is_free(self, ground: Ground) -> None:
+        ground.node("acme0", FUSE)
+        for proc in (ground.sys, ground.sys / "missing"):
+            host = Host(proc, ground.sys, ground.dev)
+            looking = Scanner(host, [generic(ground)], ScanRules(assume_host_pid=True))
+            assert by_card(await looking.scan(PodIndex()))["acme0"].state is State.UNKNOWN
+
+
+class TestTardyMonitors:
+    async def test_a_monitor_counts_when_it_stays_and_begins_anew_when_it_left(
+        self, ground: Ground, programs: Programs
+    ) -> None:
+        program = ground.program("rbln_daemon", "open(v[1], O_RDONLY); hello(); sleep(600);")
+        pid = programs.start([program, ground.node("acme0", FULL)])
+        now = 0.0
+        looking = Scanner(ground.host, [generic(ground)], ScanRules(monitor_hold_s=60), clock=lambda: now)
+        assert by_card(await looking.scan(PodIndex()))["acme0"].state is State.FREE
+        now = 59.0
+        assert by_card(await looking.scan(PodIndex()))["acme0"].state is State.FREE
+        now = 60.0
+        assert by_card(await looking.scan(PodIndex()))["acme0"].state is State.HOST
+        programs.end(pid)
+        programs.start([program, ground.dev / "acme0"])
+        assert by_card(await looking.scan(PodIndex()))["acme0"].state is State.FREE
+
+
 class TestLupine:
     """A root-owned stand-in of the lupine server that forks and holds the device."""
 
     def server(self, ground: Ground, programs: Programs, *, clients: int) -> int:
-        program = ground.bin / "lupine_driver_server"
-        if not program.exists():
-            code = (
-                "#include <fcntl.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n"
-                "int main(int c, char **v) { open(v[1], O_RDONLY);\n"
-                "for (int n = atoi(v[2]); n > 0; n--) if (fork() == 0) { open(v[1], O_RDONLY); sleep(600); }\n"
-                'printf("%d\\n", getpid()); fflush(stdout); sleep(600); }\n'
-            )
-            subprocess.run(["cc", "-x", "c", "-o", program, "-"], input=code, text=True, check=True)
+        serve = (
+            "open(v[1], O_RDONLY); for (int n = atoi(v[2]); n > 0; n--)"
+            " if (fork() == 0) { open(v[1], O_RDONLY); sleep(600); } hello(); sleep(600);"
+        )
+        program = ground.program("lupine_driver_server", serve)
         return programs.start([program, ground.node("acme0", FULL), str(clients)])
 
     async def test_without_a_client_the_card_is_free_and_drained(
@@ -131,6 +169,7 @@ from pathlib import Path
 from controllers.occupancy.pods import PodIndex
 from controllers.occupancy.scanner import Scanner, ScanRules
 from controllers.occupancy.sources.generic import GenericSource
+from controllers.occupancy.sources.host import Host
 from controllers.occupancy.sources.host import Host
 from controllers.occupancy.vendors.generic import CardClass
 host = Host(Path("/proc"), Path(sys.argv[2]), Path(sys.argv[3]))
