@@ -163,6 +163,14 @@ def test_regions_of_two_long_names_are_accepted_by_the_api_server(tenant: Tenant
     assert found["spec"]["nodeSelector"] == {"tenure.dev/regions": "ready"}
 
 
+def test_a_device_claim_by_name_is_accepted_by_the_api_server(tenant: Tenant) -> None:
+    annotations = {"tenure.dev/claim-template": "npu", "tenure.dev/claim-containers": "main"}
+    found = tenant.created(pod(container(), container("b"), annotations=annotations))
+    assert found["spec"]["resourceClaims"] == [{"name": "tenure", "resourceClaimTemplateName": "npu"}]
+    uses = {c["name"]: c["resources"].get("claims") for c in found["spec"]["containers"]}
+    assert uses == {"main": [{"name": "tenure"}], "b": None}
+
+
 def test_what_the_api_server_wrote_is_what_a_second_creation_keeps(tenant: Tenant) -> None:
     first = tenant.created(asking(limits=CARD | VGPU))
     copy = pod() | {"spec": first["spec"]}

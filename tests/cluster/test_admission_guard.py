@@ -8,6 +8,7 @@ import pytest
 from tests.cluster import admission_manifests as manifests
 from tests.lab.api import Answer, Api, Call, client_context
 from tests.lab.lab import Lab
+from tests.lab.product import NAMESPACE, Product
 from tests.unit.admission.guard_table import CASES, SERVER, Case
 from tests.unit.admission.pods import Json, container, pod
 
@@ -88,6 +89,13 @@ def test_the_policies_judge_every_write_of_the_table(guarded: Lab, namespace: st
             assert "only Tenure" in answer.json()["message"]
     # Bound to a node that is not there, some would take their time to go.
     server.ok(Call("DELETE", f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 0}))
+
+
+def test_what_these_tests_apply_is_what_helm_renders(lab: Lab) -> None:
+    service = {"namespace": NAMESPACE, "name": "tenure-webhook", "path": "/admission/pods", "port": 443}
+    rendered = Product(lab).manifests("templates/guard.yaml", "templates/webhook.yaml")
+    applied = [*manifests.guard([SERVER]), manifests.webhook({"service": service})]
+    assert sorted(rendered, key=str) == sorted(applied, key=str)
 
 
 def test_the_policies_pass_the_api_server_s_own_type_check(guarded: Lab) -> None:
