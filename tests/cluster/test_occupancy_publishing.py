@@ -1,17 +1,21 @@
 """What the agent writes on a real API server: on evidence, only its own, and taken back."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from controllers.occupancy import holdings
 from controllers.occupancy.cards import DeviceNumber
 from controllers.occupancy.scanner import Scanner, ScanRules
+from controllers.occupancy.sources.generic import GenericSource
 from controllers.occupancy.sources.host import Host
 from controllers.occupancy.sources.nvidia import NvidiaSource
 from controllers.occupancy.tools import Tools
+from controllers.occupancy.vendors.generic import CardClass as GenericCards
 from service.kube.client import KubeClient
 from service.kube.metrics import KubeMetrics
 from service.metrics import MetricSet
@@ -158,6 +162,25 @@ class TestTheWholeWay:
             assert seen.state("0000:03:00.0") == "host"
             ground.tool("furiosa-smi", "case $1 in ps) echo '[]';; *) exit 2;; esac")
             await eventually(lambda: seen.state("0000:03:00.0") == "free")
+
+    async def test_an_agent_that_cannot_see_the_host_warns_once_and_publishes_nothing(
+        self, lab: Lab, ground: Ground, make_node: Callable[..., Seen]
+    ) -> None:
+        seen = make_node(serves=True)
+        ground.node("acme0", FUSE)
+        (ground.sys / "proc/self").mkdir(parents=True)
+        host = Host(ground.sys / "proc", ground.sys, ground.dev)
+        cards = [GenericCards("acme", re.compile("acme0"))]
+        blind = Scanner(host, [GenericSource(host, cards, deadline_s=5)], ScanRules())
+        with capture_logs() as logs:
+            async with running(lab, seen.node, settings(ground), scanner=blind) as agent:
+                await eventually(lambda: seen.state("acme0") == "unknown")
+                rounds = "tenure_occupancy_scan_seconds_count"
+                await eventually(lambda: (agent.sample(rounds) or 0) >= 3)
+        warnings = [entry["event"] for entry in logs if entry["log_level"] == "warning"]
+        assert warnings == ["host processes are not visible (run with hostPID): occupancy not reported"]
+        assert seen.label() is None
+        assert seen.keys("acme0") == {"id": "acme0"}
 
     async def test_a_kind_that_is_not_installed_keeps_nothing_else_from_being_written(
         self, lab: Lab, ground: Ground, make_node: Callable[..., Seen]

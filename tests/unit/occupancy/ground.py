@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import secrets
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from controllers.occupancy.cards import DeviceNumber
 from controllers.occupancy.sources.host import Host
@@ -85,6 +86,36 @@ class Ground:
             (folder / "ctx_info").write_text(ctx_info)
         if device is not None:
             self.node(f"rbln{number}", device)
+
+
+class Openings:
+    """Counts how often files are opened, by inotify."""
+
+    _IN_OPEN, _IN_NONBLOCK, _EVENT = (
+        0x20,
+        0o4000,
+        16,
+    )  # sys/inotify.h; an event of a file has no name behind it
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        libc = ctypes.CDLL(None)
+        self._handle = libc.inotify_init1(self._IN_NONBLOCK)
+        assert self._handle >= 0
+        for path in paths:
+            assert libc.inotify_add_watch(self._handle, os.fsencode(path), self._IN_OPEN) >= 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._handle)
+
+    def count(self) -> int:
+        """Openings since the last count."""
+        try:
+            return len(os.read(self._handle, 4096)) // self._EVENT
+        except BlockingIOError:
+            return 0
 
 
 class Cgroups:

@@ -22,7 +22,17 @@ from controllers.occupancy.sources.host import Host
 from controllers.occupancy.sources.look import Source
 from controllers.occupancy.sources.rebellions import RebellionsSource
 from controllers.occupancy.tools import Tools
-from tests.unit.occupancy.ground import ACME, FULL, FUSE, REPOSITORY, ZERO, Cgroups, Ground, Programs
+from tests.unit.occupancy.ground import (
+    ACME,
+    FULL,
+    FUSE,
+    REPOSITORY,
+    ZERO,
+    Cgroups,
+    Ground,
+    Openings,
+    Programs,
+)
 
 FIXTURES = REPOSITORY / "tests/fixtures"
 PYTHON = Path(sys.executable).resolve().name
@@ -81,6 +91,18 @@ class TestOpenFiles:
         node.unlink()
         lost = by_card(await looking.scan(PodIndex()))["acme0"]
         assert (lost.state, [gap.why for gap in lost.gaps]) == (State.UNKNOWN, [Why.MISSING])
+
+    async def test_no_device_node_is_ever_opened(self, ground: Ground, programs: Programs) -> None:
+        """To open a card is to hold it, and some have a side effect. inotify(7) tells of every opening."""
+        nodes = [ground.node("acme0", FULL), ground.node("acme1", FUSE)]
+        ground.rngd(0, NPU0, ZERO)
+        ground.tool("furiosa-smi", "echo '[]'")
+        with Openings([*nodes, ground.dev / "rngd/npu0pe0"]) as openings:
+            found = await scan(ground, generic(ground), furiosa(ground), rebellions(ground))
+            assert len(found.verdicts) == 3
+            assert openings.count() == 0
+            programs.opener(nodes[0])
+            assert openings.count() == 1
 
     async def test_a_node_without_cards_is_scanned_quietly(self, ground: Ground) -> None:
         found = await scan(ground, generic(ground), furiosa(ground), rebellions(ground))
