@@ -164,7 +164,7 @@ def _slices(
             "has no ResourceSlice in the cluster",
             "see that the driver's pods run, and what they log",
         )
-    yield from _absent(needed & inventory.drivers, world, inventory)
+    yield from _absent(needed, world, inventory)
     yield from _pools(needed, inventory)
     yield from _double(wanted, world, inventory, needed)
 
@@ -187,7 +187,7 @@ def _absent(needed: set[str], world: World, inventory: Inventory) -> Iterator[Fi
                 "read that pod's log: the API server refuses a whole slice for one text above 64 bytes (422)",
             )
         lacking = concerned - having[driver] - silent
-        if lacking:
+        if lacking and having[driver]:
             yield hint(f"driver {driver}", f"has no slice on {len(lacking)} nodes: {some(lacking)}")
 
 
@@ -257,12 +257,8 @@ def _double(wanted: Requirements, world: World, inventory: Inventory, needed: se
 def _template(subject: Subject, wanted: Requirements, minor: int | None) -> Iterator[Finding]:
     name = f"template {subject.name}"
     if subject.refusal:
-        yield fail(
-            Code.TEMPLATE_INVALID,
-            name,
-            f"the API server refuses it: {subject.refusal}",
-            _gates(subject, minor),
-        )
+        yield fail(Code.TEMPLATE_INVALID, name, f"the API server refuses it: {subject.refusal}")
+        yield from stored.refused(subject.meant or {}, subject.refusal, subject=name, minor=minor)
     elif subject.template is None:
         yield fail(
             Code.TEMPLATE_MISSING,
@@ -275,17 +271,6 @@ def _template(subject: Subject, wanted: Requirements, minor: int | None) -> Iter
         yield fail(Code.TEMPLATE_INVALID, name, fault)
     if subject.meant is not None and subject.stored is not None:
         yield from stored.findings(subject.meant, subject.stored, subject=name, minor=minor)
-
-
-def _gates(subject: Subject, minor: int | None) -> str:
-    """What a refusal may come from: gated fields of the template."""
-    gates = {
-        gate
-        for path in stored.dropped((subject.meant or {}).get("spec"), None)
-        for part in path.split(".")
-        if (gate := stored.gate_of(part)) is not None and minor is not None and minor < gate.on
-    }
-    return "; ".join(f"{gate.name}: {gate.advice(minor)}" for gate in sorted(gates, key=lambda g: g.name))
 
 
 # RDMA.

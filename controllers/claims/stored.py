@@ -97,6 +97,33 @@ def findings(
         yield fail(Code.GATE_DROPPED, subject, sentence, advice)
 
 
+def refused(wanted: dict[str, Any], refusal: str, *, subject: str, minor: int | None) -> Iterator[Finding]:
+    """Gated fields of the part that the API server refuses: it drops the field first, and then misses it."""
+    for path in _gated(_spec(wanted)):
+        gate = gate_of(path)
+        if gate is not None and f"devices.{path.rpartition('.')[0]}" in refusal:
+            yield fail(
+                Code.GATE_DROPPED,
+                subject,
+                f"it has {path}, which the API server drops before it looks where feature gate {gate.name} is off",
+                gate.advice(minor),
+            )
+
+
+def _gated(value: Any, path: str = "") -> Iterator[str]:
+    """Paths of all fields that hang on a gate."""
+    if isinstance(value, dict):
+        for key, below in value.items():
+            here = f"{path}.{key}" if path else str(key)
+            if key in _GATES:
+                yield here
+            else:
+                yield from _gated(below, here)
+    elif isinstance(value, list):
+        for place, below in enumerate(value):
+            yield from _gated(below, f"{path}[{place}]")
+
+
 def _spec(template: dict[str, Any]) -> Any:
     spec = template.get("spec")
     inner = spec.get("spec") if isinstance(spec, dict) else None

@@ -236,7 +236,9 @@ async def _generated(run_: Run, client: KubeClient, judge: Judge, nodes: list[st
         for node in nodes:
             group.create_task(work(node))
     print(
-        f"allocations of kube-scheduler that violate a constraint, found by us: {explained}", file=sys.stderr
+        f"kube-scheduler said yes {judge.yes} times and no {judge.no} times; {explained} of its allocations broke a"
+        " constraint, and each of them was found",
+        file=sys.stderr,
     )
 
 
