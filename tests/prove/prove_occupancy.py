@@ -14,7 +14,7 @@ from controllers.occupancy.holders import Scene, State, judge
 from controllers.occupancy.kin import Kin
 from controllers.occupancy.pods import PodIndex
 from controllers.occupancy.processes import Described, Missing, Process, base_name, parse_stat
-from controllers.occupancy.vendors import furiosa, nvidia, rebellions
+from controllers.occupancy.vendors import furiosa, nvidia, nvidia_smi, rebellions
 from tests.prove.proofs import Run, proof
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -96,11 +96,11 @@ def _nvml(data: bytes) -> tuple[Findings, list[Card]]:
 
 
 def _smi(data: bytes) -> tuple[Findings, list[Card]]:
-    answer = nvidia.SmiAnswer(
-        nvidia.read_gpus(data), nvidia.read_apps(data), len(data) % 2, nvidia.read_list(data)
+    answer = nvidia_smi.SmiAnswer(
+        nvidia_smi.read_gpus(data), nvidia_smi.read_apps(data), len(data) % 2, nvidia_smi.read_list(data)
     )
     nvidia.read_information(_text(data))
-    return nvidia.from_smi(answer, H200), H200
+    return nvidia_smi.from_smi(answer, H200), H200
 
 
 def _inputs() -> list[tuple[Reader, bytes]]:

@@ -10,7 +10,8 @@ from controllers.occupancy.procfs import read_text
 from controllers.occupancy.sources.host import Host, names
 from controllers.occupancy.sources.look import Look
 from controllers.occupancy.tools import ToolError, Tools
-from controllers.occupancy.vendors import nvidia
+from controllers.occupancy.vendors import nvidia, nvidia_smi
+from controllers.occupancy.vendors.nvidia_smi import SMI
 from controllers.occupancy.walk import Walker
 
 # A program of its own, never imported: whatever is wrong with NVML stays in there.
@@ -71,21 +72,21 @@ class NvidiaSource:
             answer = await self._smi()
         except ToolError as error:
             text = str(error) if before is None else f"{error}; {before}"
-            return Look(cards, Findings(gaps=(Gap(nvidia.SMI, error.why, text),)))
+            return Look(cards, Findings(gaps=(Gap(SMI, error.why, text),)))
         known = _with(cards, answer.gpus) if before is not None else cards
-        return Look(known, nvidia.from_smi(answer, known))
+        return Look(known, nvidia_smi.from_smi(answer, known))
 
-    async def _smi(self) -> nvidia.SmiAnswer:
+    async def _smi(self) -> nvidia_smi.SmiAnswer:
         """Raises ToolError. `-L` is asked only when a row bears an id that it alone can place."""
         gpus, apps = await asyncio.gather(
-            self._tools.run(nvidia.SMI, f"--query-gpu={nvidia.GPU_FIELDS}", _CSV),
-            self._tools.run(nvidia.SMI, f"--query-compute-apps={nvidia.APP_FIELDS}", _CSV),
+            self._tools.run(SMI, f"--query-gpu={nvidia_smi.GPU_FIELDS}", _CSV),
+            self._tools.run(SMI, f"--query-compute-apps={nvidia_smi.APP_FIELDS}", _CSV),
         )
-        rows = nvidia.read_apps(apps.data)
+        rows = nvidia_smi.read_apps(apps.data)
         parents = {}
         if any(row[0].startswith("MIG-") for row in rows.rows):
-            parents = nvidia.read_list((await self._tools.run(nvidia.SMI, "-L")).data)
-        return nvidia.SmiAnswer(nvidia.read_gpus(gpus.data), rows, gpus.code or apps.code, parents)
+            parents = nvidia_smi.read_list((await self._tools.run(SMI, "-L")).data)
+        return nvidia_smi.SmiAnswer(nvidia_smi.read_gpus(gpus.data), rows, gpus.code or apps.code, parents)
 
 
 def _with(cards: tuple[Card, ...], gpus: tuple[nvidia.Gpu, ...]) -> tuple[Card, ...]:

@@ -7,7 +7,7 @@ import pytest
 
 from controllers.occupancy.cards import Card, DeviceNumber, pci_address
 from controllers.occupancy.evidence import Findings, Why
-from controllers.occupancy.vendors import furiosa, nvidia, rebellions
+from controllers.occupancy.vendors import furiosa, nvidia, nvidia_smi, rebellions
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 RNGD = [Card("furiosa", f"0000:{n:02x}:00.0", f"npu{n}", bdf=f"0000:{n:02x}:00.0") for n in range(8)]
@@ -98,19 +98,19 @@ class TestNvidia:
         assert "195,   0 Nov 29 21:54 /dev/nvidia0" in listed
 
     def test_nvidia_smi_lists_the_card_with_whatever_columns(self) -> None:
-        (gpu,) = nvidia.read_gpus((self.folder / "gpus.csv").read_bytes())
+        (gpu,) = nvidia_smi.read_gpus((self.folder / "gpus.csv").read_bytes())
         assert (gpu.uuid, gpu.bdf, gpu.mig) == (H200, "0000:00:06.0", False)
 
     def test_four_processes_hold_the_card(self) -> None:
-        gpus = nvidia.read_gpus((self.folder / "gpus.csv").read_bytes())
-        apps = nvidia.read_apps((self.folder / "compute-apps.csv").read_bytes())
-        findings = nvidia.from_smi(nvidia.SmiAnswer(gpus, apps), [self.card()])
+        gpus = nvidia_smi.read_gpus((self.folder / "gpus.csv").read_bytes())
+        apps = nvidia_smi.read_apps((self.folder / "compute-apps.csv").read_bytes())
+        findings = nvidia_smi.from_smi(nvidia_smi.SmiAnswer(gpus, apps), [self.card()])
         expected = {(pid, "workload") for pid in (704, 705, 706, 708)}
         assert held(findings, [self.card()]) == {"nvidia0": expected}
         assert findings.gaps == ()
 
     def test_the_other_forms_of_the_same_moment_name_the_same_processes(self) -> None:
-        rows = nvidia.read_apps((self.folder / "compute-apps.csv").read_bytes()).rows
+        rows = nvidia_smi.read_apps((self.folder / "compute-apps.csv").read_bytes()).rows
         pids = {pid for _, pid, _ in rows}
         tree = ET.parse(self.folder / "nvidia-smi-q.xml")  # noqa: S314 - our own recording
         compute = [info for info in tree.iter("process_info") if info.findtext("type") == "C"]

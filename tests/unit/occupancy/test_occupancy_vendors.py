@@ -7,7 +7,7 @@ import pytest
 
 from controllers.occupancy.cards import Card, DeviceNumber
 from controllers.occupancy.evidence import Findings, Why
-from controllers.occupancy.vendors import furiosa, generic, nvidia, rebellions
+from controllers.occupancy.vendors import furiosa, generic, nvidia, nvidia_smi, rebellions
 from controllers.occupancy.vendors.generic import CardClass, Node
 
 
@@ -89,9 +89,9 @@ class TestFuriosaClaims:
 class TestNvidiaSmi:
     def test_utilisation_is_evidence_for_nothing(self) -> None:
         """C7: a card that reports 100 % for days, with no process and no memory."""
-        gpus = nvidia.read_gpus(f"0, {uuid('a')}, 100 %, 0 MiB\n".encode())
-        answer = nvidia.SmiAnswer(gpus, nvidia.read_apps(b""))
-        assert nvidia.from_smi(answer, [gpu("a")]) == Findings()
+        gpus = nvidia_smi.read_gpus(f"0, {uuid('a')}, 100 %, 0 MiB\n".encode())
+        answer = nvidia_smi.SmiAnswer(gpus, nvidia_smi.read_apps(b""))
+        assert nvidia_smi.from_smi(answer, [gpu("a")]) == Findings()
 
     def test_rows_count_and_their_absence_does_not_when_the_exit_code_is_bad(self) -> None:
         """C8, first recording."""
@@ -99,9 +99,9 @@ class TestNvidiaSmi:
             f"{uuid('a')}, 4242, python3, 1024\n"
             "Unable to determine the device handle for GPU0000:BA:00.0: Unknown Error\n"
         )
-        apps = nvidia.read_apps(text.encode())
-        answer = nvidia.SmiAnswer(nvidia.read_gpus(f"0, {uuid('a')}, H20\n".encode()), apps, code=255)
-        findings = nvidia.from_smi(answer, [gpu("a"), gpu("b")])
+        apps = nvidia_smi.read_apps(text.encode())
+        answer = nvidia_smi.SmiAnswer(nvidia_smi.read_gpus(f"0, {uuid('a')}, H20\n".encode()), apps, code=255)
+        findings = nvidia_smi.from_smi(answer, [gpu("a"), gpu("b")])
         assert [(s.card, s.pid) for s in findings.sightings] == [(uuid("a"), 4242)]
         texts = {gap.text for gap in findings.gaps if gap.covers(uuid("b"))}
         assert "nvidia-smi failed (255)" in texts
@@ -109,20 +109,22 @@ class TestNvidiaSmi:
     def test_an_error_sentence_is_neither_header_nor_row(self) -> None:
         """C8, second recording."""
         text = b"Failed to initialize NVML: Driver/library version mismatch\n"
-        assert nvidia.read_apps(text).rows == ()
-        answer = nvidia.SmiAnswer(nvidia.read_gpus(text), nvidia.read_apps(text), code=18)
-        findings = nvidia.from_smi(answer, [gpu("a"), gpu("b")])
+        assert nvidia_smi.read_apps(text).rows == ()
+        answer = nvidia_smi.SmiAnswer(nvidia_smi.read_gpus(text), nvidia_smi.read_apps(text), code=18)
+        findings = nvidia_smi.from_smi(answer, [gpu("a"), gpu("b")])
         assert findings.sightings == ()
         assert all(any(gap.covers(uuid(x)) for gap in findings.gaps) for x in "ab")
 
     def test_a_lost_card_is_unknown_and_the_others_are_not(self) -> None:
-        answer = nvidia.SmiAnswer(nvidia.read_gpus(f"0, {uuid('a')}, x\n".encode()), nvidia.read_apps(b""))
-        (gap,) = nvidia.from_smi(answer, [gpu("a"), gpu("b")]).gaps
+        answer = nvidia_smi.SmiAnswer(
+            nvidia_smi.read_gpus(f"0, {uuid('a')}, x\n".encode()), nvidia_smi.read_apps(b"")
+        )
+        (gap,) = nvidia_smi.from_smi(answer, [gpu("a"), gpu("b")]).gaps
         assert gap.cards == frozenset({uuid("b")})
 
     def test_a_name_with_commas_and_cells_without_numbers_drop_no_row(self) -> None:
         text = f"{uuid('a')}, 512, a,b c, [N/A]\n{uuid('a')}, 513, [Not Found], [Insufficient Permissions]\n"
-        assert [row[1:] for row in nvidia.read_apps(text.encode()).rows] == [
+        assert [row[1:] for row in nvidia_smi.read_apps(text.encode()).rows] == [
             (512, "a,b c"),
             (513, "[Not Found]"),
         ]
@@ -133,26 +135,26 @@ class TestMig:
 
     new = "MIG-7f000000-0000-5000-8000-000000000001"
 
-    def answer(self, rows: str, parents: dict[str, str] | None = None) -> nvidia.SmiAnswer:
+    def answer(self, rows: str, parents: dict[str, str] | None = None) -> nvidia_smi.SmiAnswer:
         listed = f"0, {uuid('a')}, A100, 00000000:01:00.0, Enabled\n1, {uuid('b')}, A100, 00000000:02:00.0, Disabled\n"
-        return nvidia.SmiAnswer(
-            nvidia.read_gpus(listed.encode()), nvidia.read_apps(rows.encode()), parents=parents or {}
+        return nvidia_smi.SmiAnswer(
+            nvidia_smi.read_gpus(listed.encode()), nvidia_smi.read_apps(rows.encode()), parents=parents or {}
         )
 
     def test_an_old_id_names_its_card(self) -> None:
         answer = self.answer(f"MIG-{uuid('a')}/3/0, 511, python3, [Insufficient Permissions]\n")
-        findings = nvidia.from_smi(answer, [gpu("a"), gpu("b")])
+        findings = nvidia_smi.from_smi(answer, [gpu("a"), gpu("b")])
         assert [(s.card, s.pid) for s in findings.sightings] == [(uuid("a"), 511)]
         assert findings.gaps == ()
 
     def test_a_new_id_is_placed_by_the_list(self) -> None:
         listed = f"GPU 0: A100 (UUID: {uuid('a')})\n  MIG 1g.5gb Device 0: (UUID: {self.new})\n"
-        parents = nvidia.read_list(listed.encode())
-        findings = nvidia.from_smi(self.answer(f"{self.new}, 512, a,b c, [N/A]\n", parents), [gpu("a")])
+        parents = nvidia_smi.read_list(listed.encode())
+        findings = nvidia_smi.from_smi(self.answer(f"{self.new}, 512, a,b c, [N/A]\n", parents), [gpu("a")])
         assert [(s.card, s.pid) for s in findings.sightings] == [(uuid("a"), 512)]
 
     def test_a_new_id_that_nobody_can_place_opens_the_cards_in_mig_mode_only(self) -> None:
-        findings = nvidia.from_smi(self.answer(f"{self.new}, 512, x, [N/A]\n"), [gpu("a"), gpu("b")])
+        findings = nvidia_smi.from_smi(self.answer(f"{self.new}, 512, x, [N/A]\n"), [gpu("a"), gpu("b")])
         assert findings.sightings == ()
         assert [gap.cards for gap in findings.gaps] == [frozenset({uuid("a")})]
 
