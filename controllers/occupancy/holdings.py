@@ -70,6 +70,21 @@ class Preview(msgspec.Struct, frozen=True, rename="camel"):
     problem: str = ""
 
 
+HEADER = ("NODE", "CARD", "VENDOR", "MODEL", "STATE", "HELD BY", "NOT FULLY KNOWN BECAUSE")
+
+
+def rows(found: Holdings) -> Iterable[tuple[str, ...]]:
+    """The cells of a table, a row for each card; HEADER names the columns."""
+    for card in found.cards:
+        held = ", ".join(_sentence(holder) for holder in card.holders)
+        yield (card.node, card.card, card.vendor, card.model, card.state, held, card.reason)
+
+
+def _sentence(held: Held) -> str:
+    where = held.pod or {"host": "host", "lupine": "lupine client"}.get(held.managed, held.managed)
+    return f"{held.command} ({held.pid}, {where})"
+
+
 async def of_node(settings: Settings, client: KubeClient | None = None) -> Holdings:
     """Scan this node once. With a client, pods are named; without one, their uids stay in the dark."""
     scan, _ = await _scan(settings, client)

@@ -241,6 +241,18 @@ class TestWhatPeopleAreShown:
         assert self.published().state == "unknown"
         assert self.published(inUse="maybe", holders="{").state == "unknown"
 
+    def test_a_row_names_each_holder_and_whose_it_is(self) -> None:
+        held = (
+            holdings.Held(7, "python3", "host"),
+            holdings.Held(8, "train", "k8s", "ml/p"),
+            holdings.Held(9, "lupine_driver_server", "lupine"),
+        )
+        card = holdings.CardHoldings("n1", "GPU-a", "nvidia", "H200", "host", held, "tool is slow")
+        (row,) = holdings.rows(holdings.Holdings((card,)))
+        assert dict(zip(holdings.HEADER, row, strict=True))["HELD BY"] == (
+            "python3 (7, host), train (8, ml/p), lupine_driver_server (9, lupine client)"
+        )
+
     def test_host_held_and_unknown_cards_are_findings(self) -> None:
         free = self.published(inUse="false", holders="[]")
         assert not holdings.Holdings((free,)).has_findings
