@@ -348,6 +348,14 @@ class DevicesSettings(Section):
     rdma: DeviceKindSettings = DeviceKindSettings()
 
 
+class ClaimSettings(Section):
+    """Checks of claim templates by the leading server."""
+
+    enabled: bool = True
+    interval_s: Annotated[float, Field(ge=5)] = 60.0
+    """Between two rounds; a round lists slices, claims and pods."""
+
+
 class LogSettings(Section):
     """Logging."""
 
@@ -372,6 +380,7 @@ class Settings(BaseSettings):
     node: NodeSettings = NodeSettings()
     occupancy: OccupancySettings = OccupancySettings()
     devices: DevicesSettings = DevicesSettings()
+    claims: ClaimSettings = ClaimSettings()
     log: LogSettings = LogSettings()
 
     @model_validator(mode="after")
