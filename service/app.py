@@ -19,6 +19,8 @@ from prometheus_client import ProcessCollector, disable_created_metrics
 
 from certs.certificates import Certificates, utc_now
 from controllers.occupancy.agent import OccupancyAgent
+from controllers.claims.metrics import ClaimMetrics
+from controllers.claims.watch import Watcher
 from controllers.pool.pods import Resources, slim
 from controllers.pool.pool import Caches, Clocks, Pool
 from controllers.pool.servers import RemoteServer
@@ -204,6 +206,7 @@ class _Scheduling:
         settings, metrics = process.settings, process.metrics
         resources = Resources(settings.pool.resource_count_name, settings.pool.resource_memory_name)
         self._lifecycle = process.lifecycle
+        self._claims = settings.claims
         self._informers = Informers(
             client, settings=settings.kube, metrics=process.kube_metrics, lifecycle=process.lifecycle
         )
@@ -233,6 +236,12 @@ class _Scheduling:
             settings=settings.lease,
             metrics=process.kube_metrics,
         )
+        self._watcher = Watcher(
+            client,
+            events=self._events,
+            metrics=ClaimMetrics(metrics),
+            interval_s=settings.claims.interval_s,
+        )
         address = Address(settings.http.extender_host, settings.http.extender_port, "http.extender")
         self.door = process.listener(Name.EXTENDER, address, max_body=EXTENDER_BODY, tls=tls)
 
@@ -260,6 +269,8 @@ class _Scheduling:
         for controller in pool.controllers():
             lead = partial(self._lease.lead, controller.run)
             yield task(controller.name, lead, owner="pool", finish=controller.finish)
+        if self._claims.enabled:
+            yield task("claim checks", partial(self._lease.lead, self._watcher.run), owner="claims")
 
 
 def _identity() -> str:

@@ -74,6 +74,19 @@ class _Pod(Projection, frozen=True):
     spec: PodSpec = PodSpec()
 
 
+class _ClaimUse(Projection, frozen=True):
+    resource_claim_template_name: str | None = None
+
+
+class _UserSpec(Projection, frozen=True):
+    resource_claims: tuple[_ClaimUse, ...] | None = None
+
+
+class _User(Projection, frozen=True):
+    metadata: ObjectMeta
+    spec: _UserSpec = _UserSpec()
+
+
 @dataclass(slots=True)
 class _Read:
     """What is being read, and what of it was not readable."""
@@ -153,6 +166,17 @@ async def world(client: KubeClient) -> World:
         unreadable=tuple(read.unreadable),
         minor=minor,
     )
+
+
+async def referenced(client: KubeClient) -> set[tuple[str, str]]:
+    """Namespace and name of every template that a pod names. Raises KubeError."""
+    read = _Read(client)
+    return {
+        (pod.metadata.namespace, use.resource_claim_template_name)
+        for pod in await read.every(PODS, _User)
+        for use in pod.spec.resource_claims or ()
+        if use.resource_claim_template_name
+    }
 
 
 async def _minor(client: KubeClient) -> int | None:
