@@ -3,8 +3,10 @@
 import http.client
 import json
 import ssl
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -13,6 +15,8 @@ from tests.lab.credentials import Pair
 from tests.lab.errors import LabError
 
 REQUEST_SECONDS = 30.0  # Seconds, not milliseconds, pass on a machine that does much else.
+# Polling slows down, because the list of a thousand nodes costs everybody 0.1 s each time.
+_FIRST_POLL_SECONDS, _LAST_POLL_SECONDS, _POLL_GROWTH = 0.02, 1.0, 1.3
 _BULK_CONNECTIONS = 8  # More only queue on the two cores that the API server shares.
 
 
@@ -59,6 +63,20 @@ class Api:
         except (OSError, http.client.HTTPException) as error:
             raise LabError(f"{call.method} {self._url}{call.path} got no answer: {error}") from error
         return _success(call, answer)
+
+    def wait_for(self, path: str, *, accept: Callable[[Any], bool] = bool, seconds: float) -> Any:
+        """The object at a path, as soon as it exists and `accept` says yes; LabError after that time."""
+        pause, deadline = _FIRST_POLL_SECONDS, time.monotonic() + seconds
+        found: object = "nothing"
+        while time.monotonic() < deadline:
+            with suppress(OSError, http.client.HTTPException):
+                answer = self.request(Call("GET", path))
+                found = answer.json() if answer.status == http.client.OK else answer
+                if answer.status == http.client.OK and accept(found):
+                    return found
+            time.sleep(pause)
+            pause = min(pause * _POLL_GROWTH, _LAST_POLL_SECONDS)
+        raise LabError(f"{path} was not as wanted within {seconds:.0f} s; last seen: {str(found)[:2000]}")
 
     def all_ok(self, calls: Iterable[Call]) -> None:
         """Many calls on a few lasting connections, in any order."""

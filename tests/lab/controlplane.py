@@ -21,6 +21,7 @@ ETCD = "etcd"
 API_SERVER = "kube-apiserver"
 CONTROLLER_MANAGER = "kube-controller-manager"
 SCHEDULER = "kube-scheduler"
+SCHEDULER_USER = "system:kube-scheduler"
 
 # Clients' default limits (20 to 50 requests a second) are for clusters that must be protected from
 # themselves; with a thousand simulated nodes they would be the only thing that a test measures.

@@ -1,13 +1,9 @@
 """A real Kubernetes cluster that a test or a person starts, uses, hurts and throws away."""
 
-import http.client
-import shlex
 import shutil
 import ssl
-import subprocess
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,35 +13,32 @@ import yaml
 from tests.lab import images, machine
 from tests.lab.api import Api, Call, client_context
 from tests.lab.build import binaries
+from tests.lab.command import run_command
 from tests.lab.components import Components, Progress
 from tests.lab.controlplane import (
     API_SERVER,
-    API_SERVICE_IP,
     CONTROLLER_MANAGER,
     ETCD,
     LOOPBACK,
     SCHEDULER,
+    SCHEDULER_USER,
     ControlPlane,
     environment,
 )
 from tests.lab.credentials import Authority
 from tests.lab.errors import LabError
 from tests.lab.layout import DEFAULT_STATE, Layout, Settings
-from tests.lab.node import CDI_FOLDER, KUBELET_FOLDER, Node, is_ready
+from tests.lab.node import CDI_FOLDER, KUBELET_FOLDER, Node
 from tests.lab.node import NAME as NODE_NAME
 from tests.lab.node import PORTS as NODE_PORTS
 from tests.lab.ports import free_ports
 from tests.lab.process import Processes
 from tests.lab.simulated import NODES, SELECTED_NODES, SIMULATOR, SimulatedNode, is_schedulable
+from tests.lab.startup import Startup, create_credentials, write_kubectl
 
 _ADMIN = "admin"
 _ADMIN_GROUPS = ("system:masters",)
-_SCHEDULER_USER = "system:kube-scheduler"
 _SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
-_SERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
-_COMMAND_SECONDS = 60.0
-# Polling slows down, because the list of a thousand nodes costs everybody 0.1 s each time.
-_FIRST_POLL_SECONDS, _LAST_POLL_SECONDS, _POLL_GROWTH = 0.02, 1.0, 1.3
 _SIMULATED_NODES_SECONDS = 30.0
 _SECONDS_PER_SIMULATED_NODE = 0.3  # On a machine that does ten other things; else a tenth of it.
 
@@ -89,7 +82,7 @@ class Lab:
         )
         self._claim(settings)
         try:
-            self._start(settings)
+            self._start(with_node=missing is None)
         except BaseException:
             self.down()
             raise
@@ -191,18 +184,7 @@ class Lab:
 
     def wait_for(self, path: str, *, accept: Callable[[Any], bool] = bool, seconds: float = 60) -> Any:
         """The object at an API path, as soon as it exists and `accept` says yes."""
-        api, pause = self.api, _FIRST_POLL_SECONDS
-        deadline = time.monotonic() + seconds
-        found: object = "nothing"
-        while time.monotonic() < deadline:
-            with suppress(OSError, http.client.HTTPException):
-                answer = api.request(Call("GET", path))
-                found = answer.json() if answer.status == http.client.OK else answer
-                if answer.status == http.client.OK and accept(found):
-                    return found
-            time.sleep(pause)
-            pause = min(pause * _POLL_GROWTH, _LAST_POLL_SECONDS)
-        raise LabError(f"{path} was not as wanted within {seconds:.0f} s; last seen: {str(found)[:2000]}")
+        return self.api.wait_for(path, accept=accept, seconds=seconds)
 
     def import_rootfs(
         self,
@@ -235,7 +217,7 @@ class Lab:
         return self.logs / f"{component}.log"
 
     def start_scheduler(
-        self, name: str, config: Mapping[str, Any] | str, *, user: str = _SCHEDULER_USER
+        self, name: str, config: Mapping[str, Any] | str, *, user: str = SCHEDULER_USER
     ) -> None:
         """Start one more kube-scheduler from a KubeSchedulerConfiguration (YAML text or its object).
 
@@ -287,22 +269,7 @@ class Lab:
 
     def _command(self, argv: Sequence[str], stdin: str | None, kubeconfig: Path | None) -> str:
         env = environment(self._layout) | {"KUBECONFIG": str(kubeconfig or self.kubeconfig)}
-        said = " ".join([Path(argv[0]).name, *argv[1:]])
-        try:
-            done = subprocess.run(
-                argv,
-                env=env,
-                input=stdin,
-                capture_output=True,
-                text=True,
-                timeout=_COMMAND_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise LabError(f"{said} took more than {_COMMAND_SECONDS:.0f} s") from error
-        if done.returncode != 0:
-            raise LabError(f"{said}: {done.stderr.strip()}")
-        return done.stdout
+        return run_command(argv, env=env, stdin=stdin)
 
     def _admin_context(self) -> ssl.SSLContext:
         pair = self._authority.client(_ADMIN, groups=_ADMIN_GROUPS)
@@ -329,42 +296,16 @@ class Lab:
             ) from None
         shutil.rmtree(self.logs, ignore_errors=True)
 
-    def _start(self, settings: Settings) -> None:
-        names = {LOOPBACK, settings.host, API_SERVICE_IP, *_SERVER_NAMES}
-        self._authority.create(names=sorted(names))
-        if settings.node_missing is None:
-            machine.claim(self.state)
-        self._start_control_plane(self._plane)
-        self._write_kubectl()
-        if settings.node_missing is None:
-            self._start_node(self._node)
-
-    def _start_control_plane(self, plane: ControlPlane) -> None:
-        self.components.run(plane.etcd())
-        self.components.run(plane.api_server())
-        port = plane.settings.ports[SCHEDULER]
-        self.components.run(
-            plane.controller_manager(),
-            plane.scheduler(SCHEDULER, port=port, config={}, user=_SCHEDULER_USER),
-        )
-        with self._progress("default service account"):  # No pod can be made before.
-            self.wait_for("/api/v1/namespaces/default/serviceaccounts/default")
-
-    def _write_kubectl(self) -> None:
-        """All of Kubernetes is one program: a person types kubectl all the same."""
-        self.commands.mkdir()
-        script = self.commands / "kubectl"
-        script.write_text(f'#!/bin/sh\nexec {shlex.quote(str(self._plane.binary))} kubectl "$@"\n')
-        script.chmod(0o755)
-
-    def _start_node(self, node: Node) -> None:
-        self.components.run(node.containerd())
-        with self._progress("images"):
-            node.wait_for_containerd()
-            node.import_own_images()
-        self.components.run(node.kubelet(), node.kube_proxy())
-        with self._progress("node"):
-            self.wait_for(f"/api/v1/nodes/{self.node_name}", accept=is_ready)
+    def _start(self, *, with_node: bool) -> None:
+        plane = self._plane
+        create_credentials(plane)
+        write_kubectl(plane)
+        startup = Startup(plane, self.components, self.api, self._progress)
+        if with_node:
+            machine.claim(self.state)  # Before the API server, which listens on the bridge's address.
+        startup.control_plane()
+        if with_node:
+            startup.node()
 
 
 def _choose_ports() -> dict[str, int]:

@@ -94,8 +94,9 @@ def missing() -> str | None:
 
 def claim(state: Path) -> None:
     """Become the one node of this machine and make its folders, groups and bridge."""
-    left = owner()
-    if left is not None:
+    if reason := taken():
+        raise LabError(reason)
+    if left := owner():
         release(Path(left.state))  # Of a lab whose folder somebody deleted.
     folders = [str(path) for path in _COMPILED_IN if not path.exists()]
     settings = {name: _setting(name).read_text() for name in _KERNEL_SETTINGS if _setting(name).exists()}
