@@ -196,4 +196,4 @@ def _cover(covers: Mapping[str, Mount], path: str) -> Mount:
 def _key(covers: Mapping[str, Mount], path: str) -> MountKey:
     cover = _cover(covers, path)
     below = path.removeprefix(cover.point.rstrip("/"))
-    return cover.device, (cover.root.rstrip("/") + below) or "/"
+    return cover.device, mounts.escaped((cover.root.rstrip("/") + below) or "/")

@@ -11,7 +11,6 @@ over a restart of the agent.
 """
 
 import re
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,8 +27,9 @@ FRAME_OPTIONS: Final = "size=4k,nr_inodes=4,mode=0755"
 # Fields that every line of mountinfo has, before and after the lone dash.
 _LEFT_FIELDS: Final = 6
 _RIGHT_FIELDS: Final = 2
-# Up to so many devices are searched for in the text of a mount table.
-_FEW: Final = 8
+# The third to fifth field of a line: hundreds of namespaces are read in the half second before a container is back.
+_PLACE: Final = re.compile(r"^\d+ \d+ (\S+) (\S+) (\S+) ", re.MULTILINE)
+_ESCAPED: Final = re.compile(r"[ \t\n\\]")
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")
 
 
@@ -65,17 +65,17 @@ def own() -> list[Mount]:
     return parse(_table("self"))
 
 
-def of_process(pid: int, *, mentioning: Collection[tuple[str, str]]) -> list[Mount] | None:
-    """Mounts in the namespace of a process that may be one of these (device, root); None when it is just ending.
+def places(pid: int) -> list[tuple[str, str, str]]:
+    """Device, root and mount point of every mount in the namespace of a process, as the kernel escapes them.
 
-    Raises OSError when the process is gone or may not be inspected.
+    Empty when the process is just ending. Raises OSError when it is gone or may not be inspected.
     """
-    text = _table(pid)
-    if not text:
-        return None
-    # Most namespaces have none of them, which is cheap to see before every line is taken apart.
-    few = len(mentioning) <= _FEW
-    return [] if few and not any(f" {device} " in text for device, _ in mentioning) else parse(text)
+    return _PLACE.findall(_table(pid))
+
+
+def escaped(text: str) -> str:
+    """A path as mountinfo writes it: blanks, tabs, line ends and backslashes in octal (fs/proc_namespace.c)."""
+    return _ESCAPED.sub(lambda found: f"\\{ord(found[0]):03o}", text)
 
 
 def _table(pid: int | str) -> str:

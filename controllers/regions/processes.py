@@ -26,7 +26,7 @@ _NSPID: Final = re.compile(rb"^NSpid:\s+(.*)$", re.MULTILINE)
 _PIECE: Final = 65536
 _GONE: Final = (FileNotFoundError, ProcessLookupError)
 
-# A folder as every mount namespace knows it: device number as in mountinfo, and the path inside that file system.
+# A folder as every mount namespace knows it: device and path inside that file system, as mountinfo writes them.
 MountKey = tuple[str, str]
 
 
@@ -195,17 +195,16 @@ def _outside_our_namespace() -> Iterator[int]:
 def _seen_by(members: Iterable[int], folders: Mapping[MountKey, ContainerId]) -> set[ContainerId]:
     for pid in members:
         try:
-            table = mounts.of_process(pid, mentioning=folders)
+            table = mounts.places(pid)
         except PermissionError:
             return {container for container in folders.values() if belongs_to(pid, container.uid)}
         except OSError:
             continue  # this one ended; another member can tell
-        if table is not None:
+        if table:
             return {
                 container
-                for mount in table
-                if (container := folders.get((mount.device, mount.root))) is not None
-                and not _at_home(mount.point, container)
+                for device, root, point in table
+                if (container := folders.get((device, root))) is not None and not _at_home(point, container)
             }
     return set()
 

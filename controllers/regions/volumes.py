@@ -90,7 +90,9 @@ class Volumes:
         if [mount.point for mount in below] != [target, *(f"{target}/{kind}" for kind in Kind)]:
             return False
         keys = self._ground.keys([owner.id])
-        return below[0].serves == str(owner) and all((m.device, m.root) in keys for m in below[1:])
+        return below[0].serves == str(owner) and all(
+            (m.device, mounts.escaped(m.root)) in keys for m in below[1:]
+        )
 
     def _show(self, owner: Owner, target: str) -> None:
         os.makedirs(target, mode=0o750, exist_ok=True)

@@ -47,12 +47,14 @@ HELLO = (
 
 
 class Agent:
-    """The node's agent as a process of the lab."""
+    """The node's agent as a process of the lab, for the pods of one namespace."""
 
-    def __init__(self, lab: Lab, root: Path) -> None:
+    def __init__(self, lab: Lab, root: Path, namespace: str) -> None:
         self.root = root
+        self._namespace = namespace
         self._lab = lab
         (self._port,) = free_ports(1)
+        self._log_start = 0
 
     def start(self, **settings: str) -> None:
         """Run it until it is ready: the driver is registered with kubelet."""
@@ -67,6 +69,8 @@ class Agent:
             "TENURE_REGIONS__LEFTOVER_GRACE_S": "5",
             "PYTHONPATH": str(REPOSITORY),
         } | {f"TENURE_REGIONS__{name.upper()}": value for name, value in settings.items()}
+        log = self._lab.log(AGENT)
+        self._log_start = log.stat().st_size if log.exists() else 0
         argv = [sys.executable, "-m", "tests.cluster.region_agent", self._lab.node_name]
         health = Health(port=self._port, path="/readyz", tls=False)
         self._lab.components.run(Program(AGENT, argv, env, health=health))
@@ -81,12 +85,13 @@ class Agent:
         self._lab.components.start(AGENT)
 
     def log(self) -> str:
-        return self._lab.log(AGENT).read_text("utf-8")
+        """What it said since it was started with its settings."""
+        return self._lab.log(AGENT).read_bytes()[self._log_start :].decode()
 
     def mounts(self) -> list[str]:
-        """Where its mounts are on this machine."""
+        """Where the mounts for its pods are on this machine."""
         table = Path("/proc/self/mountinfo").read_text("utf-8").splitlines()
-        return [line.split(" ")[4] for line in table if " tenure:" in line]
+        return [line.split(" ")[4] for line in table if f" tenure:{self._namespace}/" in line]
 
     def folders(self) -> list[str]:
         """What is under the root."""

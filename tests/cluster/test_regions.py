@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import regions
+from tests.cluster import device_plugin, regions
+from tests.cluster.device_plugin import DevicePlugin
 from tests.cluster.regions import Agent, delete, eventually, logs, start
 from tests.lab import Lab
 from tests.lab.api import Call
@@ -34,13 +35,14 @@ def image(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture
 def agent(lab: Lab, image: None, namespace: str) -> Iterator[Agent]:
     """The node's agent; nothing of it is left when its test is over."""
-    running = Agent(lab, lab.state / "regions" / namespace)
+    running = Agent(lab, lab.state / "regions" / namespace, namespace)
     running.start()
-    yield running
-    if "tenure-node" in lab.components.states():
+    try:
+        yield running
         for pod in lab.api.ok(Call("GET", regions.path(namespace)))["items"]:
             delete(lab, namespace, pod["metadata"]["name"])
         eventually(running.clean, f"left: {running.folders()} {running.mounts()}")
+    finally:
         running.stop()
 
 
@@ -180,18 +182,10 @@ def test_folders_of_pods_that_are_gone_go_and_all_others_stay(lab: Lab, namespac
     (gone / "config" / "vgpu.config").touch()
     stay = [agent.root / "watcher", agent.root / "checkpoints", agent.root / "my_folder"]
     pod = start(lab, regions.pod(namespace, "p"))
-    ended = lab.api.ok(
-        Call("POST", regions.path(namespace), regions.pod(namespace, "done", "map", restartPolicy="Never"))
-    )
-    static = agent.root / ("0123456789abcdef" * 2 + "_main")
-    kubelets = lab.kubelet_folder / "pods" / ("0123456789abcdef" * 2)
-    for folder in (*stay, static, kubelets):
-        folder.mkdir(parents=True)
+    for folder in stay:
+        folder.mkdir()
     eventually(lambda: not gone.exists(), "the folder of a pod that is gone is removed", 30)
-    expected = {static.name, f"{pod['metadata']['uid']}_main", f"{ended['metadata']['uid']}_main"}
-    assert set(agent.folders()) == expected | {folder.name for folder in stay}
-    kubelets.rmdir()
-    eventually(lambda: not static.exists(), "a static pod's folder goes with kubelet's", 30)
+    assert set(agent.folders()) == {f"{pod['metadata']['uid']}_main", *(folder.name for folder in stay)}
     for folder in stay:
         folder.rmdir()
 
@@ -206,6 +200,42 @@ def test_an_api_server_that_is_away_removes_nothing(lab: Lab, namespace: str, ag
     finally:
         lab.components.start("kube-apiserver")
     eventually(lambda: not gone.exists(), "the folder goes when the API server is back", 60)
+
+
+def test_beside_a_device_plugin_that_mounts_the_same_folders_both_see_the_same_files(
+    lab: Lab, namespace: str, agent: Agent, tmp_path: Path
+) -> None:
+    def folder() -> str:
+        (pod,) = lab.api.ok(Call("GET", regions.path(namespace)))["items"]
+        return f"{pod['metadata']['uid']}_main"
+
+    plugin = DevicePlugin(agent.root, tmp_path, folder)
+    plugin.start()
+    node = f"/api/v1/nodes/{lab.node_name}"
+    lab.wait_for(node, accept=lambda found: found["status"]["allocatable"].get(device_plugin.RESOURCE) == "1")
+    made = regions.pod(namespace, "p", "map same 'charge 0 4096' forever")
+    made["spec"]["containers"][0]["resources"] = {"limits": {device_plugin.RESOURCE: "1"}}
+    start(lab, made)
+    eventually(lambda: "4096" in logs(lab, namespace, "p"), "the worker charges")
+    host = agent.root / folder()
+    inside = lab.kubectl(
+        "exec", "p", "-n", namespace, "--", "stat", "-c", "%i", "/tmp/.vmem_node/vmem_node.config"
+    )
+    assert int(inside) == (host / "vmem_node" / "vmem_node.config").stat().st_ino
+    shown = lab.kubectl("exec", "p", "-n", namespace, "--", "cat", "/proc/self/mountinfo").splitlines()
+    assert sum(" /tmp/.vmem_node " in line for line in shown) == 2  # the plugin's, and ours on top of it
+    (worker,) = regions.host_pids(host.name.removesuffix("_main"))
+    os.kill(worker, signal.SIGKILL)
+    lab.wait_for(
+        regions.path(namespace, "p"), accept=lambda p: regions.restarts(p) == 1 and regions.is_running(p)
+    )
+    eventually(lambda: "4096" in logs(lab, namespace, "p"), "the worker charges again")
+    assert logs(lab, namespace, "p").startswith("found lock")
+    assert plugin.calls == ["Allocate", "PreStartContainer", "PreStartContainer"]
+    assert (host / "config" / "vgpu.config").exists()
+    delete(lab, namespace, "p")
+    eventually(agent.clean, "the plugin's folder goes with its pod")
+    plugin.stop()
 
 
 def was_published(agent: Agent, times: int) -> bool:

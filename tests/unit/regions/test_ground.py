@@ -168,6 +168,16 @@ def test_without_a_bound_the_folders_are_plain(root: None, tmp_path: Path, owner
     assert ground.containers() == []
 
 
+def test_a_living_container_is_seen_also_where_paths_have_blanks(
+    root: None, tmp_path: Path, owner: Owner, binary: Path
+) -> None:
+    ground = Ground(tmp_path / "with a blank", kib=0)
+    ground.make(owner)
+    with Worker.in_container(binary, ground.root / str(owner.id), tmp_path / "view") as process:
+        assert process("pid") == "1"
+        assert not ground.deserted(owner.id)
+
+
 def test_no_bound_is_put_over_a_folder_that_a_living_container_uses(
     ground: Ground, owner: Owner, regions: Path, binary: Path, tmp_path: Path
 ) -> None:
