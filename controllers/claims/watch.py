@@ -97,6 +97,10 @@ class Watcher:
             if str(error) != self._trouble:  # a cluster without DRA is no news every minute
                 log.warning("claim templates were not checked", reason=str(error))
             self._trouble = str(error)
+        except Exception:
+            # The supervisor of rounds: a fault of ours here must not end the process that places pods.
+            self._metrics.failures.inc()
+            log.exception("checking claim templates failed: this is a bug")
 
     async def round(self) -> None:
         """Check every template that a pod names. Raises KubeError, NoDraError."""

@@ -1,5 +1,6 @@
 """`tenure claims check` on a real API server, beside the comparison that people do by hand."""
 
+import asyncio
 import copy
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -8,7 +9,16 @@ from typing import Any
 
 import pytest
 
+from controllers.claims.metrics import ClaimMetrics
+from controllers.claims.slices import DeviceId
+from controllers.claims.taintrules import TaintRules
+from controllers.claims.watch import Watcher
 from service.cli import run
+from service.kube.client import KubeClient
+from service.kube.events import ObjectRef, Type
+from service.kube.metrics import KubeMetrics
+from service.metrics import MetricSet
+from service.settings import KubeSettings
 from tests.lab import Lab
 from tests.lab.api import Call
 from tests.lab.errors import LabError
@@ -189,21 +199,117 @@ def test_who_may_not_list_slices_is_told_so_in_one_sentence(
     assert "\n" not in said
 
 
+@pytest.fixture(scope="module")
+def altered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A cluster with other gates: as Kubernetes 1.34 for one of them, as 1.37 for the other."""
+    lab = Lab(tmp_path_factory.mktemp("claims") / "altered").up(
+        feature_gates={"DRAConsumableCapacity": False, "DRADeviceTaintRules": True},
+        api_server_flags=["--runtime-config=resource.k8s.io/v1beta2=true"],
+    )
+    try:
+        lab.simulate_nodes([SimulatedNode(name=NODE)])
+        lab.apply(*CLASSES, *claims_world.reference(NODE))
+        yield lab
+    finally:
+        lab.down()
+
+
 @pytest.mark.timeout(300)
 def test_with_the_gate_off_the_api_server_drops_distinct_attribute_and_the_check_says_which_gate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    altered: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old = Lab(tmp_path / "gate-off").up(feature_gates={"DRAConsumableCapacity": False})
-    try:
-        monkeypatch.setenv("TENURE_KUBE__KUBECONFIG", str(old.kubeconfig))
-        old.simulate_nodes([SimulatedNode(name=NODE)])
-        old.apply(*CLASSES, *claims_world.reference(NODE))
-        file = EXAMPLES / "manifests" / "rct" / "numa-aligned.yaml"
-        code, report = checked(["-f", str(file)], capsys)
-        told = findings(report)
-        assert code == 1
-        assert "constraints[1]" in told["TEMPLATE_INVALID"]
-        assert "constraints[1].distinctAttribute" in told["GATE_DROPPED"]
-        assert "DRAConsumableCapacity" in told["GATE_DROPPED"]
-    finally:
-        old.down()
+    monkeypatch.setenv("TENURE_KUBE__KUBECONFIG", str(altered.kubeconfig))
+    file = EXAMPLES / "manifests" / "rct" / "numa-aligned.yaml"
+    code, report = checked(["-f", str(file)], capsys)
+    told = findings(report)
+    assert code == 1
+    assert "constraints[1]" in told["TEMPLATE_INVALID"]
+    assert "constraints[1].distinctAttribute" in told["GATE_DROPPED"]
+    assert "DRAConsumableCapacity" in told["GATE_DROPPED"]
+
+
+@pytest.mark.timeout(300)
+async def test_a_host_held_card_gets_a_taint_rule_and_pods_get_it_again_when_it_is_free(altered: Lab) -> None:
+    client = await _client(altered)
+    rules = TaintRules(client)
+    npus = [DeviceId(claims_world.NPU, f"{NODE}-{claims_world.NPU}", f"npu{i}") for i in range(8)]
+    await rules.settle(npus)
+    await rules.settle(npus)
+    assert rules.available
+    made = json.loads(await asyncio.to_thread(altered.kubectl, "get", "devicetaintrules", "-o", "json"))[
+        "items"
+    ]
+    assert [sorted(one["spec"]["deviceSelector"]) for one in made] == [["device", "driver", "pool"]] * 8
+    claim = {"requests": [{"name": "npu", "exactly": {"deviceClassName": "npu"}}]}
+    await asyncio.to_thread(
+        altered.apply, {**template(claim), "metadata": {"name": "npu-rdma"}}, _user("default")
+    )
+    path = "/api/v1/namespaces/default/pods/user"
+    refused = await asyncio.to_thread(
+        altered.wait_for, path, accept=lambda pod: pod["status"].get("conditions")
+    )
+    assert refused["status"]["conditions"][0]["reason"] == "Unschedulable"
+    await rules.settle(npus[1:])
+    bound = await asyncio.to_thread(altered.wait_for, path, accept=lambda pod: pod["spec"].get("nodeName"))
+    assert bound["spec"]["nodeName"] == NODE
+    await rules.settle([])
+    left = await asyncio.to_thread(altered.kubectl, "get", "devicetaintrules", "-o", "json")
+    assert json.loads(left)["items"] == []
+    await client.close()
+
+
+async def test_without_taint_rules_that_is_known_and_nothing_fails(lab: Lab) -> None:
+    client = await _client(lab)
+    rules = TaintRules(client)
+    await rules.settle([DeviceId("d", "p", "x")])
+    assert rules.available is False
+    await client.close()
+
+
+class Said:
+    """Keeps what was said."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str]] = []
+
+    def emit(self, ref: ObjectRef, *, reason: str, message: str, type_: Type) -> None:
+        self.events.append((f"{ref.namespace}/{ref.name}", message))
+
+
+async def test_a_driver_that_drops_an_attribute_is_one_event_and_a_metric(
+    cluster: Lab, namespace: str
+) -> None:
+    await asyncio.to_thread(apply, cluster, namespace, claims_world.reference(NODE))
+    await asyncio.to_thread(cluster.apply, _user(namespace))
+    client, said, metrics = await _client(cluster), Said(), MetricSet()
+    watcher = Watcher(client, events=said, metrics=ClaimMetrics(metrics), interval_s=60)
+    labels = {"template": f"{namespace}/npu-rdma", "check": "attributes"}
+    await watcher.round()
+    assert metrics.registry.get_sample_value("tenure_claims_check_verdict", labels) == 1
+    dropped = copy.deepcopy(claims_world.reference(NODE))
+    for device in dropped[0]["spec"]["devices"]:
+        del device["attributes"][claims_world.NUMA]
+    await asyncio.to_thread(cluster.apply, *dropped)
+    await watcher.round()
+    await watcher.round()
+    told = [message for name, message in said.events if name == f"{namespace}/npu-rdma"]
+    assert len([message for message in told if message.startswith("check attributes:")]) == 1
+    assert metrics.registry.get_sample_value("tenure_claims_check_verdict", labels) == 0
+    await client.close()
+
+
+async def _client(lab: Lab) -> KubeClient:
+    file = await asyncio.to_thread(lambda: lab.kubeconfig)
+    return await KubeClient.connect(KubeSettings(kubeconfig=file), metrics=KubeMetrics(MetricSet()))
+
+
+def _user(namespace: str) -> dict[str, Any]:
+    """A pod that names the template."""
+    container = {"name": "c", "image": "none", "resources": {"claims": [{"name": "npu"}]}}
+    claims = [{"name": "npu", "resourceClaimTemplateName": "npu-rdma"}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "user", "namespace": namespace},
+        "spec": {"containers": [container], "resourceClaims": claims},
+    }
