@@ -20,6 +20,7 @@ from prometheus_client import ProcessCollector, disable_created_metrics
 from certs.certificates import Certificates, utc_now
 from controllers.occupancy.agent import OccupancyAgent
 from controllers.claims.metrics import ClaimMetrics
+from controllers.claims.rdma import RdmaAnnotation
 from controllers.claims.watch import Watcher
 from controllers.pool.pods import Resources, slim
 from controllers.pool.pool import Caches, Clocks, Pool
@@ -67,12 +68,14 @@ async def node(settings: Settings) -> int:
     occupancy = OccupancyAgent(
         settings.occupancy, client, process.metrics, node=name, kube_metrics=process.kube_metrics
     )
+    rdma = RdmaAnnotation(client, node=name, sys=settings.occupancy.sys)
     parts = [
         Part("API client", nothing, client.close),
         process.ports(),
         *process.ops([]),
         *occupancy.parts(process.lifecycle),
         *regions.parts(process.lifecycle),
+        process.lifecycle.task("RDMA annotation", rdma.run, owner="claims"),
     ]
     return await process.run(parts)
 
