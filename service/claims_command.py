@@ -60,8 +60,8 @@ async def of_files(settings: KubeSettings, found: Manifests, *, namespace: str) 
 
 
 async def _dry(client: KubeClient, subject: Subject, namespace: str) -> Subject:
-    assert subject.template is not None
-    return await reading.dry_run(client, subject, subject.template.metadata.namespace or namespace)
+    named = subject.template.metadata.namespace if subject.template else ""
+    return await reading.dry_run(client, subject, named or namespace)
 
 
 def offline(found: Manifests) -> list[Report]:
@@ -80,6 +80,11 @@ def load(files: Sequence[Path], *, namespace: str) -> Manifests:
         shown = ", ".join(str(file) for file in files)
         raise BadFileError(f"there is no ResourceClaimTemplate in {shown}: name a file that has one")
     return found
+
+
+def passed(reports: Sequence[Report]) -> bool:
+    """True when every check of every template passed."""
+    return all(report.verdict is Verdict.PASS for report in reports)
 
 
 def _text(file: Path) -> str:

@@ -152,7 +152,7 @@ app.add_typer(claims, name="claims")
 
 
 @claims.command()
-def check(  # noqa: PLR0913 - one parameter per option
+def check(
     template: Annotated[
         str | None, typer.Argument(metavar="NAMESPACE/TEMPLATE", help="For example team-a/npu-rdma.")
     ] = None,
@@ -194,7 +194,7 @@ def check(  # noqa: PLR0913 - one parameter per option
             asking = claims_command.of_files(kube, found, namespace=namespace)
             reports = _answer(asking, "Checking templates")
     _dump(reports[0] if template else reports, output, lambda: claims_command.table(reports))
-    return 0 if all(report.verdict is claims_command.Verdict.PASS for report in reports) else FINDINGS
+    return 0 if claims_command.passed(reports) else FINDINGS
 
 
 def _settings(config: Path | None, *, log_format: LogFormat | None = None) -> Settings:

@@ -241,7 +241,7 @@ class Search:
 
 
 def agrees(rule: Rule, value: Typed, others: list[Typed]) -> bool:
-    """May a device with this value join devices with those?"""
+    """True when a device with this value may join devices with those."""
     if not others:
         return True
     if not rule.distinct:

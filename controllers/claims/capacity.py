@@ -1,11 +1,11 @@
 """How many more pods a template serves: on each node, by NUMA node, and what stands in the way of one more.
 
-Pods are placed one after the other as kube-scheduler would, first solution first: its order counts, not the best packing.
+Pods are placed one after the other as kube-scheduler would: its order counts, not the best packing.
 Nothing but devices is looked at: CPU, memory and taints of nodes are the scheduler's other questions.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from controllers.claims.allocate import AbortedError, CannotTellError, Given, Matches, Search, Usage, tainted

@@ -103,7 +103,7 @@ class Engine:
         return found
 
     def matches(self, compiled: Compiled, device: Device, driver: str) -> Verdict:
-        """Does the device match?"""
+        """Whether the device matches."""
         if compiled.fault is not None:
             return compiled.fault
         key = _signature(compiled, device, driver)
@@ -162,7 +162,8 @@ def _evaluate(compiled: Compiled, device: Device, driver: str) -> Verdict:
 def _run(compiled: Compiled, activation: dict[str, Any] | Failed) -> Verdict:
     if isinstance(activation, Failed):
         return activation
-    assert compiled.program is not None
+    if compiled.program is None:
+        return Unknown("it was not compiled")
     try:
         result = compiled.program.eval(data={"device": activation})
     except (RuntimeError, ValueError, TypeError, OverflowError, UnicodeError) as error:

@@ -6,7 +6,7 @@ from typing import Any
 
 from controllers.claims import capacity, crosscheck, recheck, requirements, stored
 from controllers.claims.capacity import Cluster, NodeCapacity, describe
-from controllers.claims.cel import Engine, Failed, Unknown
+from controllers.claims.cel import Engine, Failed, Unknown, lookup
 from controllers.claims.matching import Matching
 from controllers.claims.objects import Claim, DeviceClass, ResourceSlice, Template
 from controllers.claims.report import (
@@ -15,7 +15,6 @@ from controllers.claims.report import (
     Finding,
     Report,
     Room,
-    Verdict,
     fail,
     hint,
     some,
@@ -133,6 +132,8 @@ def _classes(wanted: Requirements, matching: Matching) -> Iterator[Finding]:
                 )
             case Unknown(reason):
                 yield unknown(Code.SELECTOR_UNKNOWN, term.source, reason, "test it with one pod")
+            case None:
+                continue
 
 
 # Check 2.
@@ -289,7 +290,7 @@ def _rdma(wanted: Requirements, world: World, offers: list[Offer], matching: Mat
         return
     capable: dict[str, int] = {}
     for offer in offers:
-        value = crosscheck.lookup(offer.device, offer.id.driver, key)
+        value = lookup(offer.device, offer.id.driver, key)
         if offer.local and value is not None:
             capable[offer.id.pool] = capable.get(offer.id.pool, 0) + (value == ("bool", True))
     for node, count in sorted(capable.items()):
@@ -330,8 +331,3 @@ def _capacity(rooms: list[NodeCapacity]) -> Iterator[Finding]:
         shown = [room for room in rooms if room.reason and not room.aborts]
         first = f"; {shown[0].node}: {shown[0].reason}" if shown else ""
         yield fail(Code.NO_CAPACITY, "cluster", f"no node has room for one pod{first}")
-
-
-def is_fine(report: Report) -> bool:
-    """True when every check passed."""
-    return report.verdict is Verdict.PASS

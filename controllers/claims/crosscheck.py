@@ -85,6 +85,8 @@ def _selectors(candidates: Candidates, offers: list[Offer], matching: Matching) 
                 errors.setdefault(reason, []).append(offer)
             case Unknown(reason):
                 unclear.setdefault(reason, []).append(offer)
+            case bool():
+                continue
     for reason, hit in errors.items():
         yield fail(
             Code.SELECTOR_ERROR,
@@ -122,16 +124,18 @@ def _nothing_selected(candidates: Candidates, matching: Matching) -> Iterator[Fi
             "see which drivers have slices: kubectl get resourceslices",
         )
         return
-    found = []
-    for term in one.own_terms:
-        for reference in matching.engine.compile(term.expression).reading.references:
-            if not reference.capacity:
-                found.append(f"{reference.name} is {_values(reference.name, candidates.in_class)}")
+    read = {
+        reference.name
+        for term in one.own_terms
+        for reference in matching.engine.compile(term.expression).reading.references
+        if not reference.capacity
+    }
+    found = [f"{name} is {_values(name, candidates.in_class)}" for name in sorted(read)]
     yield fail(
         Code.NO_DEVICE,
         subject,
         f"none of the {len(candidates.in_class)} devices of class {one.class_name} matches its selectors"
-        + (f": {'; '.join(sorted(set(found)))}" if found else ""),
+        + (f": {'; '.join(found)}" if found else ""),
         "change or drop the term that excludes them",
     )
 

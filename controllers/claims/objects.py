@@ -60,14 +60,14 @@ class CounterSet(Projection, frozen=True):
     """CounterSet of a pool."""
 
     name: str = ""
-    counters: dict[str, Counter] = {}
+    counters: dict[str, Counter] = msgspec.field(default_factory=dict)
 
 
 class Consumption(Projection, frozen=True):
     """DeviceCounterConsumption."""
 
     counter_set: str = ""
-    counters: dict[str, Counter] = {}
+    counters: dict[str, Counter] = msgspec.field(default_factory=dict)
 
 
 class Device(Projection, frozen=True):
@@ -146,7 +146,7 @@ class CapacityRequirements(Projection, frozen=True):
 
 
 class Wish(Projection, frozen=True):
-    """What ExactDeviceRequest and DeviceSubRequest share; only the first knows `admin_access`, only the second `name`."""
+    """ExactDeviceRequest (with `admin_access`, without `name`) or DeviceSubRequest (the other way round)."""
 
     name: str = ""
     device_class_name: str = ""

@@ -147,20 +147,27 @@ def _faults(claim: DeviceClaim, requests: tuple[Request, ...]) -> Iterator[str]:
     if not requests:
         yield "it has no request under spec.spec.devices.requests: it asks for no device"
     for request in requests:
-        if not request.alternatives:
-            yield (
-                f"request {request.name} has neither exactly nor firstAvailable: the API server dropped what it does not "
-                "know (older than Kubernetes 1.34), or it was never there"
-            )
-        for one in request.alternatives:
-            if not one.every and one.count < 1:
-                yield f"request {one.name} asks for {one.count} devices: ask for at least one"
+        yield from _request_faults(request)
     least = sum(min((a.count for a in r.alternatives if not a.every), default=1) for r in requests)
     if least > MAX_DEVICES:
         yield f"it asks for at least {least} devices, and a claim holds at most {MAX_DEVICES}: split it"
-    known = {a.base for r in requests for a in r.alternatives} | {
-        a.name for r in requests for a in r.alternatives
-    }
+    yield from _constraint_faults(claim, requests)
+
+
+def _request_faults(request: Request) -> Iterator[str]:
+    if not request.alternatives:
+        yield (
+            f"request {request.name} has neither exactly nor firstAvailable: the API server dropped what it does "
+            "not know (older than Kubernetes 1.34), or it was never there"
+        )
+    for one in request.alternatives:
+        if not one.every and one.count < 1:
+            yield f"request {one.name} asks for {one.count} devices: ask for at least one"
+
+
+def _constraint_faults(claim: DeviceClaim, requests: tuple[Request, ...]) -> Iterator[str]:
+    alternatives = [one for request in requests for one in request.alternatives]
+    known = {one.base for one in alternatives} | {one.name for one in alternatives}
     for constraint in claim.constraints or ():
         if not (constraint.match_attribute or constraint.distinct_attribute):
             yield "a constraint has neither matchAttribute nor distinctAttribute: no scheduler can satisfy it"

@@ -67,11 +67,11 @@ def read(expression: str) -> Reading:
 
 
 def _tokens(expression: str) -> list[_Token]:
-    found = []
-    for match in _TOKEN.finditer(expression):
-        if match.lastgroup is not None:
-            found.append(_Token(match.lastgroup, match.group()))
-    return found
+    return [
+        _Token(match.lastgroup, match.group())
+        for match in _TOKEN.finditer(expression)
+        if match.lastgroup is not None
+    ]
 
 
 def _literal(token: _Token) -> str:
@@ -150,7 +150,7 @@ class _Scanner:
         reference = Reference(f"{domain}/{key}", capacity)
         guarded = optional or self._under_has(start)
         (self._found.guarded if guarded else self._found.needed).add(reference)
-        for literal in self._compared(start, after, signs=("==", "!=")):
+        if self._compared(start, after, signs=("==", "!=")):
             self._found.as_text.add(reference)
         for literal in self._compared(start, after, signs=("==",)):
             if len(literal.encode(errors="surrogatepass")) > MAX_TEXT:
@@ -186,9 +186,9 @@ class _Scanner:
     def _compared(self, start: int, after: int, *, signs: tuple[str, ...]) -> list[str]:
         found = []
         for sign, literal in ((after, after + 1), (start - 1, start - 2)):
-            if 0 <= literal < len(self._tokens) and self._tokens[literal].kind == "text":
-                if any(self._is("sign", text, sign) for text in signs):
-                    found.append(_literal(self._tokens[literal]))
+            is_text = 0 <= literal < len(self._tokens) and self._tokens[literal].kind == "text"
+            if is_text and any(self._is("sign", text, sign) for text in signs):
+                found.append(_literal(self._tokens[literal]))
         return found
 
     def _is(self, kind: str, text: str, place: int) -> bool:

@@ -219,9 +219,9 @@ def _invalid(pool: Pool, slices: list[ResourceSlice]) -> str:
             for name, counter in counters.counters.items():
                 pool.counters[counters.name, name] = amount(counter.value)
     for offer in (*pool.offers, *pool.others):
-        for name in consumed(offer.device):
-            if name not in pool.counters:
-                return f"device {offer.id.device} consumes counter {'/'.join(name)}, which the pool does not have"
+        for taken in consumed(offer.device):
+            if taken not in pool.counters:
+                return f"device {offer.id.device} consumes counter {'/'.join(taken)}, which the pool does not have"
     return ""
 
 

@@ -65,19 +65,19 @@ def meant(stored: dict[str, Any]) -> dict[str, Any] | None:
 def dropped(wanted: Any, stored: Any, path: str = "") -> Iterator[str]:
     """Paths of fields that were sent and are not stored, or are stored differently."""
     if isinstance(wanted, dict):
-        others = stored if isinstance(stored, dict) else {}
+        fields = stored if isinstance(stored, dict) else {}
         for key, value in wanted.items():
             below = f"{path}.{key}" if path else str(key)
             if value is None or value in ([], {}):
                 continue
-            if key not in others:
+            if key not in fields:
                 yield below
             else:
-                yield from dropped(value, others[key], below)
+                yield from dropped(value, fields[key], below)
     elif isinstance(wanted, list):
-        others = stored if isinstance(stored, list) else []
+        items = stored if isinstance(stored, list) else []
         for place, value in enumerate(wanted):
-            yield from dropped(value, others[place] if place < len(others) else None, f"{path}[{place}]")
+            yield from dropped(value, items[place] if place < len(items) else None, f"{path}[{place}]")
     elif wanted != stored and str(wanted) != str(stored):
         yield path
 

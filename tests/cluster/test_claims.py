@@ -161,7 +161,7 @@ def test_a_node_whose_driver_s_slice_was_refused_is_named(
     name = "MT27500/MT27520 Family [ConnectX-3/ConnectX-3 Pro Virtual Function]"
     nics["spec"]["devices"][0]["attributes"]["pciDevice"] = {"string": name}
     apply(cluster, namespace, [npus])
-    with pytest.raises(LabError, match="may not be more than 64 bytes|Too long"):
+    with pytest.raises(LabError, match=r"may not be more than 64 bytes|Too long"):
         cluster.apply(nics)
     cluster.apply(_driver(namespace))
     selector = f"/api/v1/namespaces/{namespace}/pods?labelSelector=app%3Ddranet"
@@ -273,6 +273,7 @@ class Said:
         self.events: list[tuple[str, str]] = []
 
     def emit(self, ref: ObjectRef, *, reason: str, message: str, type_: Type) -> None:
+        assert (reason, type_) == ("ClaimCheckFailed", "Warning")
         self.events.append((f"{ref.namespace}/{ref.name}", message))
 
 

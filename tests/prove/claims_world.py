@@ -1,4 +1,4 @@
-"""Random DRA nodes and templates for the proofs of claims, small enough that a search ends and rich enough to go wrong."""
+"""Random DRA nodes and templates for the proofs of claims: small enough to finish, rich enough to go wrong."""
 
 import random
 from typing import Any

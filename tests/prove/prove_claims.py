@@ -265,8 +265,8 @@ async def _trial(
         return f"{claim}: {error}", False
     finally:
         await judge.forget(asked)
-        for found in stored:
-            await client.delete(RESOURCE_SLICES.path(name=found.metadata.name))
+        for made in stored:
+            await client.delete(RESOURCE_SLICES.path(name=made.metadata.name))
 
 
 def _canary(pool: str) -> dict[str, Any]:
@@ -348,15 +348,15 @@ def _answer(rng: random.Random, engine: Engine, classes: Mapping[str, DeviceClas
     unreadable: list[str] = []
     slices = []
     for found in claims_world.cluster(rng, "n1", "t"):
-        raw = msgspec.json.encode(_mutated(rng, found, depth=0))
-        slice_ = reading.decoded(_torn(rng, raw), ResourceSlice, "ResourceSlice", unreadable)
-        if slice_ is not None:
-            slices.append(slice_)
+        raw = msgspec.json.encode(_mutated(rng, found))
+        one = reading.decoded(_torn(rng, raw), ResourceSlice, "ResourceSlice", unreadable)
+        if one is not None:
+            slices.append(one)
     template = {
         "metadata": {"name": "t", "namespace": "n"},
         "spec": {"spec": {"devices": claims_world.claim(rng)}},
     }
-    sent = _mutated(rng, template, depth=0)
+    sent = _mutated(rng, template)
     made = reading.decoded(
         _torn(rng, msgspec.json.encode(sent)), Template, "ResourceClaimTemplate", unreadable
     )
@@ -367,22 +367,39 @@ def _answer(rng: random.Random, engine: Engine, classes: Mapping[str, DeviceClas
 
 
 _ODD: list[Any] = [
-    None, 0, -1, 2**63, 1.5, "", "x" * 300, "\0", "\ud7ff", True, [], {}, [None], {"": None}, "1e99", "-5Gi", "pci0000:zz",
-    'device.attributes["', "device", 'device.attributes["dra.net"].x.y.z == 1', "device.attributes[device.driver].x == 1",
-]  # fmt: skip
+    None,
+    0,
+    -1,
+    2**63,
+    1.5,
+    "",
+    "x" * 300,
+    "\0",
+    True,
+    [],
+    {},
+    [None],
+    {"": None},
+    "1e99",
+    "-5Gi",
+    "pci0000:zz",
+    'device.attributes["',
+    'device.attributes["dra.net"].x.y.z == 1',
+    "device.attributes[device.driver].x == 1",
+]
 
 
-def _mutated(rng: random.Random, value: Any, *, depth: int) -> Any:
+def _mutated(rng: random.Random, value: Any) -> Any:
     """The same value with here and there something else."""
     if rng.random() < 0.01:
         return rng.choice(_ODD)
     if isinstance(value, dict):
-        kept = {key: _mutated(rng, one, depth=depth + 1) for key, one in value.items() if rng.random() > 0.01}
+        kept = {key: _mutated(rng, one) for key, one in value.items() if rng.random() > 0.01}
         if kept and rng.random() < 0.02:
             kept[rng.choice(["", "x" * 100, "a/b/c", "int", "nodeName"])] = rng.choice(_ODD)
         return kept
     if isinstance(value, list):
-        made = [_mutated(rng, one, depth=depth + 1) for one in value]
+        made = [_mutated(rng, one) for one in value]
         return made + made[:1] if rng.random() < 0.03 else made
     return value
 

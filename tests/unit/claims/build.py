@@ -77,7 +77,7 @@ def reference(node: str = "n1") -> list[dict[str, Any]]:
     return [npus(node, [0] * 4 + [1] * 4), nics(node, [0, 0, 1, 1])]
 
 
-CLASSES = [
+CLASSES: list[dict[str, Any]] = [
     {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",

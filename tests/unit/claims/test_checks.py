@@ -36,10 +36,12 @@ def template(claim: dict[str, Any]) -> dict[str, Any]:
     return {"metadata": {"name": "npu-rdma", "namespace": "team"}, "spec": {"spec": {"devices": claim}}}
 
 
-def node(name: str, *, allocatable: dict[str, str] | None = None, **annotations: str) -> Node:
+def node(
+    name: str, allocatable: dict[str, str] | None = None, *, annotations: dict[str, str] | None = None
+) -> Node:
     return msgspec.convert(
         {
-            "metadata": {"name": name, "annotations": annotations},
+            "metadata": {"name": name, "annotations": annotations or {}},
             "status": {"allocatable": allocatable or {}},
         },
         Node,
@@ -285,7 +287,7 @@ def test_an_allocation_with_a_device_that_is_gone_is_unknown() -> None:
 
 
 def test_a_device_plugin_beside_the_driver_for_the_same_cards_is_found() -> None:
-    classes = copy.deepcopy(CLASSES)
+    classes: list[dict[str, Any]] = copy.deepcopy(CLASSES)
     classes[0]["spec"]["extendedResourceName"] = "example.com/npu"
     nodes = {"n1": node("n1", allocatable={"example.com/npu": "8"})}
     report = check(aligned(), reference(), classes=classes, nodes=nodes)
@@ -308,10 +310,10 @@ def test_a_node_whose_rdma_driver_is_not_loaded_is_named() -> None:
     slices = reference()
     for place in range(4):
         slices = changed(slices, NIC, place, "rdma", {"bool": False})
-    nodes = {"n1": node("n1", **{"tenure.dev/rdma-devices": ""})}
+    nodes = {"n1": node("n1", annotations={"tenure.dev/rdma-devices": ""})}
     finding = only(check(aligned(), slices, nodes=nodes), Code.RDMA_DRIVER_MISSING)
     assert "bnxt_re" in finding.advice
-    seen = {"n1": node("n1", **{"tenure.dev/rdma-devices": "bnxt_re0,bnxt_re1"})}
+    seen = {"n1": node("n1", annotations={"tenure.dev/rdma-devices": "bnxt_re0,bnxt_re1"})}
     assert (
         only(check(aligned(), reference(), nodes=seen), Code.RDMA_DRIVER_MISSING).verdict is Verdict.UNKNOWN
     )
