@@ -1,4 +1,5 @@
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from io import BytesIO
@@ -122,6 +123,20 @@ async def test_a_body_up_to_seven_mib_is_read_and_a_larger_one_is_http_413(serve
     assert (await served.post(BytesIO(body(pod()) + padding + b" ")))[0] == 413
     assert (await served.post(chunks(MAX_BODY_BYTES)))[0] == 413
     assert served.count("tenure_admission_requests_total", outcome="too_large") == 2
+
+
+async def test_a_body_that_says_it_is_too_large_is_not_waited_for(served: Served) -> None:
+    writer = await send_raw(served, f"Content-Length: {MAX_BODY_BYTES + 1}", b"{")
+    assert served.count("tenure_admission_requests_total", outcome="too_large") == 1
+    writer.close()
+
+
+async def test_a_small_body_that_unpacks_to_a_large_one_is_http_413(served: Served) -> None:
+    packed = gzip.compress(body(pod()) + b" " * MAX_BODY_BYTES)
+    status, _ = await served.post(packed, JSON | {"Content-Encoding": "gzip"})
+    assert status == 413
+    small = gzip.compress(body(pod()))
+    assert (await served.post(small, JSON | {"Content-Encoding": "gzip"}))[0] == 200
 
 
 async def test_only_post_is_served(served: Served) -> None:
