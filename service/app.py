@@ -18,10 +18,10 @@ from aiohttp import web
 from prometheus_client import ProcessCollector, disable_created_metrics
 
 from certs.certificates import Certificates, utc_now
-from controllers.occupancy.agent import OccupancyAgent
 from controllers.claims.metrics import ClaimMetrics
 from controllers.claims.rdma import RdmaAnnotation
 from controllers.claims.watch import Watcher
+from controllers.occupancy.agent import OccupancyAgent
 from controllers.pool.pods import Resources, slim
 from controllers.pool.pool import Caches, Clocks, Pool
 from controllers.pool.servers import RemoteServer
