@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -104,12 +103,7 @@ def start(lab: Lab, manifest: Json) -> Json:
 
 
 async def test_a_host_process_on_a_served_card_is_seen_everywhere_and_taken_back(
-    lab: Lab,
-    ground: Ground,
-    programs: Programs,
-    seen: Seen,
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
+    lab: Lab, ground: Ground, programs: Programs, seen: Seen, tmp_path: Path
 ) -> None:
     """Label, profile, metric, cordon and pool, each within an interval; then all of it is gone again."""
     product = Product(lab)
@@ -132,7 +126,9 @@ async def test_a_host_process_on_a_served_card_is_seen_everywhere_and_taken_back
         }
     }
     lab.api.ok(Call("PATCH", f"/api/v1/nodes/{lab.node_name}", patch, MERGE))
-    server = product.start()
+    server = product.start(
+        webhook__configuration_name=""
+    )  # Nobody calls it here: the pool is what is watched.
     try:
         reasons = _reasons(lab)
         await eventually(lambda: reasons() is not None)
@@ -142,23 +138,19 @@ async def test_a_host_process_on_a_served_card_is_seen_everywhere_and_taken_back
             await eventually(lambda: seen.label() == "0")
             await eventually(lambda: reasons() == [])
             pid = programs.opener(node)
-            began = time.monotonic()
             await eventually(lambda: seen.label() == "1", seconds=2 * INTERVAL_S)
             await eventually(lambda: seen.keys(card).get("healthy") == "false", seconds=INTERVAL_S)
             await eventually(lambda: seen.cordon() == f"GPU-other,{CARD}", seconds=INTERVAL_S)
             await eventually(lambda: "HostHeld" in (reasons() or ()), seconds=INTERVAL_S)
-            record_property("seconds to host-held everywhere", time.monotonic() - began)
             assert [(h["pid"], h["managed"]) for h in seen.holders(card)] == [(pid, "host")]
             labels = {"component": "tenure-node", "vendor": "nvidia", "model": "H200"}
             assert agent.sample("rm_accel_accelerators_host_held", **labels) == 1
 
             programs.end(pid)
-            began = time.monotonic()
             await eventually(lambda: seen.label() == "0", seconds=4 * INTERVAL_S)
             await eventually(lambda: seen.keys(card).get("inUse") == "false", seconds=INTERVAL_S)
             await eventually(lambda: seen.cordon() == "GPU-other", seconds=INTERVAL_S)
             await eventually(lambda: reasons() == [], seconds=INTERVAL_S)
-            record_property("seconds to taken back everywhere", time.monotonic() - began)
             assert "healthy" not in seen.keys(card)
             assert agent.sample("rm_accel_accelerators_host_held", **labels) == 0
     finally:
