@@ -94,8 +94,8 @@ def _open_numbers(folder: str, look: Statx, wanted: frozenset[DeviceNumber]) -> 
     except OSError:
         return None
     try:
-        listed = os.listdir(os.fsencode(folder))  # noqa: PTH208 - bytes, as statx(2) takes them
-        return look.devices(handle, listed, wanted) if listed else None
+        listed = os.listdir(handle)
+        return look.devices(handle, map(str.encode, listed), wanted) if listed else None
     except PermissionError:
         raise
     except OSError:
