@@ -94,7 +94,7 @@ def _open_numbers(folder: str, look: Statx, wanted: frozenset[DeviceNumber]) -> 
     except OSError:
         return None
     try:
-        listed = os.listdir(handle)
+        listed = os.listdir(handle)  # noqa: PTH208 - a descriptor, not a path
         return look.devices(handle, map(str.encode, listed), wanted) if listed else None
     except PermissionError:
         raise
