@@ -66,9 +66,8 @@ def add(draft: PodDraft, policy: RegionPolicy, labels: Callable[[], Mapping[str,
         )
     if policy.backend == "csi":
         given = [_by_csi(draft, container) for container in wanting]
-        if any(
-            given
-        ):  # The scheduler does not know where the driver is; this adds to the pod's own affinity.
+        # The scheduler does not know where the driver is; this adds to the pod's own affinity.
+        if any(given):
             draft.node_selector.put(names.REGIONS_READY_LABEL, names.REGIONS_READY)
     elif _allowed(draft, policy, labels()):
         for container in wanting:
