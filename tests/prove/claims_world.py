@@ -162,7 +162,10 @@ def _wish(rng: random.Random, class_name: str, driver: str, flag: str, *, count:
         wish["tolerations"] = [
             {"key": "example.com/sick", "operator": "Equal", "value": "a", "effect": "NoSchedule"}
             if rng.random() < 0.5
-            else {"operator": "Exists"}
+            else {
+                "operator": "Exists",
+                "effect": "NoSchedule",
+            }  # who tolerates NoExecute is evicted all the same
         ]
     if rng.random() < 0.1:
         wish["capacity"] = {"requests": {"memory": "20Gi"}}

@@ -76,6 +76,12 @@ def test_allocated_tainted_and_host_held_devices_are_not_free() -> None:
     assert answer(tolerant, [tainted]).pods == 4
 
 
+@pytest.mark.parametrize(("effect", "room"), [("NoSchedule", 0), ("NoExecute", 0), ("None", 1)])
+def test_a_taint_without_effect_is_only_a_note(effect: str, room: int) -> None:
+    one = slice_(NPU, "n1", [device("npu0", {}, taints=[{"key": "sick", "effect": effect}])])
+    assert answer({"requests": [request("npu", "npu")]}, [one]).pods == room
+
+
 def test_admin_access_takes_nothing() -> None:
     has = allocated("c", ("npu", NPU, "n1", "npu0"), adminAccess=True)
     assert answer({"requests": [request("npu", "npu", 4)]}, [npus("n1", [0] * 4)], claims=[has]).pods == 1
