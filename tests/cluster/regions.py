@@ -120,7 +120,7 @@ def pod(namespace: str, name: str, worker: str = "map forever", **spec: Any) -> 
         "kind": "Pod",
         "metadata": {"name": name, "namespace": namespace},
         "spec": {
-            "terminationGracePeriodSeconds": 0,
+            "terminationGracePeriodSeconds": 1,
             "automountServiceAccountToken": False,
             "containers": [container("main", worker)],
             "volumes": [volume("main")],

@@ -4,7 +4,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def agent(lab: Lab, image: None, namespace: str) -> Iterator[Agent]:
         yield running
         for pod in lab.api.ok(Call("GET", regions.path(namespace)))["items"]:
             delete(lab, namespace, pod["metadata"]["name"])
-        eventually(running.clean, f"left: {running.folders()} {running.mounts()}")
+        eventually(running.clean, "nothing is left", 150)
     finally:
         running.stop()
 
@@ -144,18 +144,16 @@ def test_kubelet_restarts_leave_one_mount_and_every_file(lab: Lab, namespace: st
 def test_an_agent_that_is_killed_while_pods_come_and_go_leaves_nothing(
     lab: Lab, namespace: str, agent: Agent
 ) -> None:
-    moments = random.Random(9)
-    for round_ in range(6):
+    for round_ in range(5):
         names = [f"p{round_}-{number}" for number in range(4)]
-        lab.apply(*(regions.pod(namespace, name) for name in names))
-        kill_soon(agent, moments)
+        kill_at_change(agent, partial(create, lab, namespace, names))
         running(lab, namespace, len(names))
-        lab.kubectl("delete", "pod", "-n", namespace, "--wait=false", *names)
-        kill_soon(agent, moments)
+        kill_at_change(agent, partial(lab.kubectl, "delete", "pod", "-n", namespace, "--wait=false", *names))
+        # Kubelet tries a failed call again after up to two minutes.
         eventually(
-            lambda: not lab.api.ok(Call("GET", regions.path(namespace)))["items"], "all pods ended", 120
+            lambda: not lab.api.ok(Call("GET", regions.path(namespace)))["items"], "all pods ended", 150
         )
-    eventually(agent.clean, f"left: {agent.folders()} {agent.mounts()}")
+    eventually(agent.clean, "nothing is left")
 
 
 def test_an_agent_that_leaves_names_the_pods_that_need_it_and_lets_them_end(
@@ -252,9 +250,16 @@ def running(lab: Lab, namespace: str, number: int) -> dict[str, str]:
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in found["items"]}
 
 
-def kill_soon(agent: Agent, moments: random.Random) -> None:
-    """Kill the agent at a random moment of kubelet's calls, and start it again."""
-    time.sleep(moments.uniform(0, 1.5))
+def create(lab: Lab, namespace: str, names: Iterable[str]) -> None:
+    lab.apply(*(regions.pod(namespace, name) for name in names))
+
+
+def kill_at_change(agent: Agent, cause: Callable[[], object]) -> None:
+    """Kill the agent in the middle of a call: as soon as the first mount has come or gone. Then start it again."""
+    before = agent.mounts()
+    cause()
+    while agent.mounts() == before:
+        time.sleep(0.0005)
     agent.kill()
     agent.again()
 
