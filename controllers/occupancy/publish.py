@@ -34,6 +34,8 @@ log = structlog.get_logger(__name__)
 _NODE_LABEL = "tenure.dev/node"
 _LABEL_LIMIT = 63  # characters of a label's value
 _PAGE = 500
+# Seconds between two lists of the profiles of all nodes, where the kind cannot be asked for those of one.
+_WHOLE_LIST_S = 3600.0
 
 
 class _List(msgspec.Struct):
@@ -99,7 +101,9 @@ class Profiles:
         self._resync_s = resync_s
         self._clock = clock
         self._resource: Resource | None = None
-        self._foreign: dict[str, Profile] | None = None
+        self._foreign: dict[str, Profile] = {}
+        self._selectable = True
+        self._listed_at = float("-inf")
         self._told: dict[str, Mapping[str, str]] = {}
         self._checked = float("-inf")
 
@@ -140,19 +144,24 @@ class Profiles:
             if self._resource is None:
                 log.warning("no such kind: no profiles are written", plural=self._settings.plural)
             else:
-                listed = await self._listed(self._resource)
-                self._foreign = {p.metadata.name: p for p in listed if not p.own}
+                await self._learn_foreign(self._resource, now)
             self._told.clear()
             self._checked = now
         return self._resource is not None
 
+    async def _learn_foreign(self, resource: Resource, now: float) -> None:
+        """Which of the node's profiles are another daemon's. A kind that must be listed whole is listed rarely."""
+        if not self._selectable and now - self._listed_at < _WHOLE_LIST_S:
+            return
+        self._foreign = {p.metadata.name: p for p in await self._listed(resource) if not p.own}
+        self._listed_at = now
+
     async def _tell(self, card: Card, told: Mapping[str, str], node_uid: str) -> None:
         assert self._resource is not None  # noqa: S101 - _ready() was asked
-        foreign = self._foreign or {}
-        if not foreign and self._settings.create:
+        if not self._foreign and self._settings.create:
             await self._own(self._resource, card, told, node_uid)
             return
-        matches = [profile for profile in foreign.values() if profile.of_card(card)]
+        matches = [profile for profile in self._foreign.values() if profile.of_card(card)]
         if len(matches) != 1:
             log.info("no single profile of this card", card=card.id, profiles=len(matches))
             return
@@ -214,6 +223,7 @@ class Profiles:
         except ApiError as error:
             if error.status != HTTPStatus.BAD_REQUEST:
                 raise
+            self._selectable = False
             found = await self._pages(resource, {})
         return [profile for profile in found if profile.of_node(self._node)]
 

@@ -35,6 +35,7 @@ from tests.unit.occupancy.ground import FULL, FUSE, ZERO, Ground, Programs
 
 HELD = {"health": "busy", "healthy": "false", "inUse": "true"}
 APPLY = "application/apply-patch+yaml"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 @pytest.fixture
@@ -344,6 +345,35 @@ class TestOtherDaemons:
             await eventually(lambda: self.values(lab, name).get("inUse") == "false")
             assert self.values(lab, name)["health"] == "degraded"
             assert self.values(lab, name)["healthy"] == "false"
+
+    async def test_a_kind_that_cannot_select_by_node_is_listed_whole(
+        self, lab: Lab, ground: Ground, make_node: Callable[..., Seen]
+    ) -> None:
+        seen = make_node()
+        ground.node("acme0", FUSE)
+        (kind,) = (found for found in occupancy.kinds() if found["spec"]["names"]["plural"].startswith("acc"))
+        kind["metadata"]["name"] = "acceleratorprofiles.other.example"
+        kind["spec"]["group"] = "other.example"
+        del kind["spec"]["versions"][0]["selectableFields"]
+        lab.apply(kind)
+        path = "/apis/other.example/v1alpha1/acceleratorprofiles"
+        lab.wait_for(path)
+        for name, node in (("theirs", seen.node), ("elsewhere", "another-node")):
+            body = {"apiVersion": "other.example/v1alpha1", "kind": "AcceleratorProfile"}
+            told = {"nodeName": node, "extra": {"id": "acme0", "slot": "3"}}
+            lab.api.ok(Call("POST", path, body | {"metadata": {"name": name}, "spec": told}))
+
+        def extra(name: str) -> dict[str, str]:
+            found: dict[str, str] = lab.api.ok(Call("GET", f"{path}/{name}"))["spec"]["extra"]
+            return found
+
+        other = settings(ground, profiles=ProfileSettings(group="other.example"))
+        async with running(lab, seen.node, other):
+            await eventually(lambda: extra("theirs").get("inUse") == "false")
+        assert extra("theirs")["slot"] == "3"
+        assert extra("elsewhere").keys() == {"id", "slot"}
+        assert len(lab.api.ok(Call("GET", path))["items"]) == 2
+        lab.api.ok(Call("DELETE", f"{CRDS}/acceleratorprofiles.other.example"))
 
     async def test_where_the_settings_say_so_no_object_is_made(
         self, lab: Lab, ground: Ground, make_node: Callable[..., Seen]
