@@ -250,7 +250,7 @@ def _selects(selector: dict[str, Any], node: str, labels: Mapping[str, str]) -> 
 def _term(term: Any, node: str, labels: Mapping[str, str]) -> bool:
     if not isinstance(term, dict):
         return False
-    expressions, fields = term.get("matchExpressions") or [], term.get("matchFields") or []
+    expressions, fields = _list(term, "matchExpressions"), _list(term, "matchFields")
     if not expressions and not fields:
         return False
     return all(_expression(e, labels) for e in expressions) and all(
@@ -262,7 +262,7 @@ def _expression(expression: Any, labels: Mapping[str, str]) -> bool:
     if not isinstance(expression, dict):
         return False
     found = labels.get(str(expression.get("key")))
-    values = [str(value) for value in expression.get("values") or ()]
+    values = [str(value) for value in _list(expression, "values")]
     match expression.get("operator"):
         case "In":
             return found in values
@@ -276,6 +276,11 @@ def _expression(expression: Any, labels: Mapping[str, str]) -> bool:
             return _ordered(found, values, greater=operator == "Gt")
         case _:
             return False
+
+
+def _list(found: dict[str, Any], key: str) -> list[Any]:
+    value = found.get(key)
+    return value if isinstance(value, list) else []
 
 
 def _ordered(found: str | None, values: list[str], *, greater: bool) -> bool:
