@@ -13,11 +13,11 @@ import msgspec
 
 from controllers.regions import processes, safefs, sm, vmem
 from controllers.regions.ground import Ground
-from controllers.regions.layout import Kind, NoDataError, Record, SmDevice, kind_of
+from controllers.regions.layout import Kind, NoDataError, Records, SmDevice, kind_of
 from controllers.regions.names import ContainerId, Owner
 from controllers.regions.safefs import RefusedError
 from controllers.regions.sm import Budget
-from controllers.regions.view import Mapped, Trouble, View, corrupt, total, view
+from controllers.regions.view import Mapped, Trouble, View, view
 from controllers.regions.vmem import Ledger
 from controllers.regions.volumes import Volumes
 
@@ -111,7 +111,7 @@ def _of_view(owner: Owner | None, seen: View, *, this_boot: bool) -> Iterator[Ro
         yield msgspec.convert(
             base
             | {"device": device}
-            | _memory(seen, ledger.get(device, ()), device)
+            | _memory(seen, ledger.get(device, Records()), device)
             | _limits(seen, device)
             | _budget(seen, budget.get(device), device, this_boot=this_boot),
             Row,
@@ -127,14 +127,14 @@ def _identity(owner: Owner | None) -> dict[str, object]:
     return {"pod": pod, "pod_uid": owner.id.uid, "container": owner.id.container}
 
 
-def _memory(seen: View, records: tuple[Record, ...], device: int) -> dict[str, object]:
+def _memory(seen: View, records: Records, device: int) -> dict[str, object]:
     if not isinstance(seen.ledger, Ledger):
         return {}
     return {
         "processes": len(records),
-        "stale": None if seen.live is None else len(seen.suspects.get(device, ())),
-        "corrupt": len(corrupt(records)),
-        "used_bytes": total(records),
+        "stale": None if seen.live is None else len(seen.suspects.get(device, Records())),
+        "corrupt": len(records.corrupt),
+        "used_bytes": records.total,
     }
 
 

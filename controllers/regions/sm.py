@@ -3,9 +3,12 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from controllers.regions import layout
 from controllers.regions.layout import Kind, SmDevice
+
+_NEVER_USED: Final = bytes(layout.SM_DEVICE_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +24,16 @@ def read(fd: int) -> Budget:
     data = os.pread(fd, layout.SM_REGION_SIZE, 0)
     header = layout.check(Kind.SM, data)
     blocks = {
-        device: layout.sm_device_of(header.version, data[layout.device_offset(Kind.SM, device) :])
+        device: layout.sm_device_of(header.version, block)
         for device in range(layout.DEVICES)
+        if (block := _block(data, device)) != _NEVER_USED[: len(block)]
     }
     return Budget(header.version, {device: block for device, block in blocks.items() if not block.idle})
+
+
+def _block(data: bytes, device: int) -> bytes:
+    start = layout.device_offset(Kind.SM, device)
+    return data[start : start + layout.SM_DEVICE_SIZE]
 
 
 def age_s(stamp_ns: int, *, now_ns: int) -> float | None:

@@ -4,18 +4,18 @@ Runs in the agent's input/output thread, one container at a time, so that a call
 sweep.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from controllers.regions import locks, safefs, vmem
 from controllers.regions.fresh import Outcome
 from controllers.regions.ground import Ground
-from controllers.regions.layout import Kind, NoDataError, Record
+from controllers.regions.layout import Kind, NoDataError, Record, Records
 from controllers.regions.names import ContainerId, Owner
 from controllers.regions.processes import LivePids
 from controllers.regions.safefs import Reason, RefusedError
-from controllers.regions.view import Mapped, View, corrupt, total, view
+from controllers.regions.view import Mapped, View, view
 from controllers.regions.vmem import Ledger
 from controllers.regions.volumes import Volumes
 
@@ -49,23 +49,23 @@ class Finding:
     @property
     def charged(self) -> int | None:
         """Bytes of all true records; None without a readable ledger."""
-        return total(self._records()) if isinstance(self.view.ledger, Ledger) else None
+        if not isinstance(self.view.ledger, Ledger):
+            return None
+        return sum(records.total for records in self._devices())
 
     @property
     def records(self) -> int:
         """How many records the ledger has."""
-        return len(self._records())
+        return sum(map(len, self._devices()))
 
     @property
     def corrupt(self) -> frozenset[tuple[ContainerId, Record]]:
         """Records with an impossible amount."""
-        return frozenset((self.owner.id, record) for record in corrupt(self._records()))
+        return frozenset((self.owner.id, record) for records in self._devices() for record in records.corrupt)
 
-    def _records(self) -> list[Record]:
+    def _devices(self) -> Collection[Records]:
         ledger = self.view.ledger
-        if not isinstance(ledger, Ledger):
-            return []
-        return [record for records in ledger.devices.values() for record in records]
+        return ledger.devices.values() if isinstance(ledger, Ledger) else ()
 
 
 class Sweeper:

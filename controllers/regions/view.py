@@ -1,15 +1,15 @@
 """What the regions of a container say, and which of its processes say it. Reads only."""
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from controllers.regions import locks, processes, safefs, sm, vgpu, vmem
+from controllers.regions import layout, locks, processes, safefs, sm, vgpu, vmem
 from controllers.regions.ground import Ground
-from controllers.regions.layout import Kind, NoDataError, Record
+from controllers.regions.layout import Kind, NoDataError, Records
 from controllers.regions.names import ContainerId
-from controllers.regions.safefs import FileId, RefusedError
+from controllers.regions.safefs import FileId, Folder, RefusedError
 from controllers.regions.sm import Budget
 from controllers.regions.vgpu import Limits
 from controllers.regions.vmem import Ledger
@@ -38,16 +38,16 @@ class View:
     ledger_file: FileId | None = None
 
     @property
-    def suspects(self) -> dict[int, tuple[Record, ...]]:
+    def suspects(self) -> dict[int, Records]:
         """Records whose owner was not seen, by device."""
         if not isinstance(self.ledger, Ledger) or self.live is None:
             return {}
         live = self.live
-        found = {
-            device: tuple(record for record in records if record.pid not in live)
+        return {
+            device: Records.of(record for record in records if record.pid not in live)
             for device, records in self.ledger.devices.items()
+            if not live.issuperset(records.pids)
         }
-        return {device: records for device, records in found.items() if records}
 
 
 class Mapped:
@@ -72,32 +72,37 @@ class Mapped:
 
 def view(ground: Ground, container: ContainerId, mapped: Mapped | None) -> View:
     """Read everything that one container's folder has."""
-    ledger_file: list[FileId] = []
+    try:
+        with ground.folder(container) as folder:
+            return _view(folder, container, mapped)
+    except FileNotFoundError:
+        return View()
+    except RefusedError as refusal:
+        trouble = Trouble(refusal.reason, str(refusal))
+        return View(ledger=trouble, budget=trouble)
+
+
+def _view(folder: Folder, container: ContainerId, mapped: Mapped | None) -> View:
+    seen: list[FileId] = []
 
     def read_ledger(fd: int) -> Ledger:
-        ledger_file.append(safefs.file_id(fd))
+        seen.append(safefs.file_id(fd))
         return vmem.read(fd)
 
-    ledger = _region(ground, container, Kind.VMEM, read_ledger)
-    live = mapped.live(container, ledger_file[0]) if mapped and ledger_file else None
+    ledger = _region(folder, Kind.VMEM, read_ledger)
     return View(
         ledger=ledger,
-        budget=_region(ground, container, Kind.SM, sm.read),
-        limits=_limits(ground, container),
-        owners_locked=_owners_locked(ground, container),
-        live=live,
-        ledger_file=ledger_file[0] if ledger_file else None,
+        budget=_region(folder, Kind.SM, sm.read),
+        limits=_limits(folder),
+        owners_locked=_owners_locked(folder),
+        live=mapped.live(container, seen[0]) if mapped and seen else None,
+        ledger_file=seen[0] if seen else None,
     )
 
 
-def _region(
-    ground: Ground, container: ContainerId, kind: Kind, read: Callable[[int], T]
-) -> T | Trouble | None:
+def _region(folder: Folder, kind: Kind, read: Callable[[int], T]) -> T | Trouble | None:
     try:
-        with (
-            ground.leaf(container, kind) as leaf,
-            leaf.regular(kind.file_name, size=kind.file_size) as fd,
-        ):
+        with folder.mount_point(kind) as leaf, leaf.regular(kind.file_name, size=kind.file_size) as fd:
             return read(fd)
     except FileNotFoundError:
         return None
@@ -107,31 +112,20 @@ def _region(
         return Trouble(refusal.reason, str(refusal))
 
 
-def _limits(ground: Ground, container: ContainerId) -> dict[int, Limits]:
+def _limits(folder: Folder) -> dict[int, Limits]:
     try:
-        with (
-            ground.folder(container) as folder,
-            folder.regular("config/vgpu.config", size=vgpu.FILE_SIZE) as fd,
-        ):
+        with folder.regular("config/vgpu.config", size=vgpu.FILE_SIZE) as fd:
             return vgpu.limits_of(os.pread(fd, vgpu.FILE_SIZE, 0))
     except (FileNotFoundError, NoDataError, RefusedError):
         return {}
 
 
-def _owners_locked(ground: Ground, container: ContainerId) -> frozenset[int]:
+def _owners_locked(folder: Folder) -> frozenset[int]:
     """Devices whose byte of `sm_node.lock` is locked: a process samples for all (vgpu-manager, `sm_sampling_claim`)."""
     try:
-        with ground.leaf(container, Kind.SM) as leaf, leaf.regular("sm_node.lock", size=None) as fd:
-            return frozenset(device for device in range(16) if locks.taken(fd, (device, 1)))
+        with folder.mount_point(Kind.SM) as leaf, leaf.regular("sm_node.lock", size=None) as fd:
+            if not locks.taken(fd, (0, layout.DEVICES)):
+                return frozenset()
+            return frozenset(device for device in range(layout.DEVICES) if locks.taken(fd, (device, 1)))
     except (FileNotFoundError, RefusedError):
         return frozenset()
-
-
-def total(records: Iterable[Record]) -> int:
-    """Bytes of all records that can be true."""
-    return sum(record.used for record in records if not record.corrupt)
-
-
-def corrupt(records: Collection[Record]) -> list[Record]:
-    """Records whose amount is impossible."""
-    return [record for record in records if record.corrupt]

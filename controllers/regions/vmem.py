@@ -6,17 +6,20 @@ library/src/loader.c). A region is rebuilt under a write lock on byte 0, so we h
 """
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
 from controllers.regions import layout, locks
-from controllers.regions.layout import Kind, NoDataError, Record
+from controllers.regions.layout import Kind, NoDataError, Record, Records
 
 # Answers which of these pids, as the container numbers them, map the file now.
 Live = Callable[[Collection[int]], set[int]]
 _EMPTY: Final = layout.RECORD.pack(0, 0)
+_COUNTS_AT: Final = tuple(
+    layout.device_offset(Kind.VMEM, device) + layout.COUNT_OFFSET for device in range(layout.DEVICES)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,25 +27,23 @@ class Ledger:
     """What a region file says, per device with records; `locked` are the devices that somebody kept locked."""
 
     version: int
-    devices: Mapping[int, tuple[Record, ...]]
+    devices: Mapping[int, Records]
     locked: tuple[int, ...] = ()
     lost_tries: int = 0
 
     @property
     def pids(self) -> set[int]:
         """Every pid that has a record."""
-        return {record.pid for records in self.devices.values() for record in records}
+        return set().union(*(records.pids for records in self.devices.values()))
 
 
 def read(fd: int) -> Ledger:
     """Read the whole ledger. Raises NoDataError; also when the region was rebuilt or cut off meanwhile."""
     header = _header(fd)
-    devices: dict[int, tuple[Record, ...]] = {}
+    devices: dict[int, Records] = {}
     locked: list[int] = []
     lost = 0
-    for device in range(layout.DEVICES):
-        if _count(fd, device) == 0:
-            continue
+    for device in _filled(fd):
         try:
             with locks.held(fd, (layout.lock_offset(device), 1)) as tries:
                 devices[device] = _records(fd, device)
@@ -65,14 +66,14 @@ def prune(fd: int, device: int, *, live: Live) -> int:
         _header(fd)
         stack.enter_context(locks.held(fd, (layout.lock_offset(device), 1), write=True))
         before = _records(fd, device)
-        alive = live({record.pid for record in before})
+        alive = live(set(before.pids))
         after = without(before, keep=alive)
         if len(after) < len(before):
             _write(fd, device, after, before)
         return len(before) - len(after)
 
 
-def without(records: Sequence[Record], *, keep: Collection[int]) -> tuple[Record, ...]:
+def without(records: Iterable[Record], *, keep: Collection[int]) -> Records:
     """The records of these pids, compacted as the library does: the last one moves into the hole."""
     left = list(records)
     slot = 0
@@ -83,10 +84,10 @@ def without(records: Sequence[Record], *, keep: Collection[int]) -> tuple[Record
         last = left.pop()
         if slot < len(left):
             left[slot] = last
-    return tuple(left)
+    return Records.of(left)
 
 
-def _write(fd: int, device: int, after: Sequence[Record], before: Sequence[Record]) -> None:
+def _write(fd: int, device: int, after: Records, before: Records) -> None:
     """Two writes, records before the count: an end between them leaves slots that count nothing twice for long."""
     data = b"".join(layout.RECORD.pack(record.pid, record.used) for record in after)
     data += _EMPTY * (len(before) - len(after))
@@ -99,15 +100,20 @@ def _header(fd: int) -> layout.Header:
     return layout.check(Kind.VMEM, os.pread(fd, layout.HEADER.size, 0))
 
 
-def _count(fd: int, device: int) -> int:
-    start = layout.device_offset(Kind.VMEM, device) + layout.COUNT_OFFSET
-    data = os.pread(fd, layout.COUNT.size, start)
+def _filled(fd: int) -> list[int]:
+    """Devices that have records."""
+    empty = bytes(layout.COUNT.size)
+    return [device for device in range(layout.DEVICES) if _raw_count(fd, device) != empty]
+
+
+def _raw_count(fd: int, device: int) -> bytes:
+    data = os.pread(fd, layout.COUNT.size, _COUNTS_AT[device])
     if len(data) < layout.COUNT.size:
         raise NoDataError("truncated", "the file ends inside a device")
-    return layout.count_of(data)
+    return data
 
 
-def _records(fd: int, device: int) -> tuple[Record, ...]:
-    count = _count(fd, device)
+def _records(fd: int, device: int) -> Records:
+    count = layout.count_of(_raw_count(fd, device))
     data = os.pread(fd, count * layout.RECORD.size, layout.device_offset(Kind.VMEM, device))
     return layout.records_of(data, count)

@@ -7,7 +7,7 @@ import pytest
 from controllers.regions import layout
 from controllers.regions.fresh import Outcome
 from controllers.regions.ground import Ground
-from controllers.regions.layout import Kind, Record
+from controllers.regions.layout import Kind, Record, Records
 from controllers.regions.names import Owner
 from controllers.regions.safefs import Reason
 from controllers.regions.sm import Budget
@@ -75,7 +75,7 @@ def test_records_of_the_dead_go_and_those_of_the_living_stay(
     found = look(sweeper, owner)
     assert found.pruned == 3
     assert isinstance(found.view.ledger, Ledger)
-    assert found.view.ledger.devices == {0: (Record(1, 2 * GIB),)}
+    assert found.view.ledger.devices == {0: Records.of([Record(1, 2 * GIB)])}
     assert (found.charged, found.records) == (2 * GIB, 1)
     assert container("charge 0 5") == str(2 * GIB + 5)
 

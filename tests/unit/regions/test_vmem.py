@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controllers.regions import layout, locks, vmem
-from controllers.regions.layout import Kind, NoDataError, Record
+from controllers.regions.layout import Kind, NoDataError, Record, Records
 from tests.native.worker import Worker
 
 GIB = 1 << 30
@@ -48,14 +48,14 @@ def test_what_c_processes_charged_is_read(worker: Worker, binary: Path, regions:
             assert process(f"charge 7 {amount}") == str(amount)
         with opened(regions / "vmem_node" / "vmem_node.config") as fd:
             ledger = vmem.read(fd)
-    assert ledger.devices == {7: (Record(worker.pid, 3 * GIB), Record(other.pid, GIB))}
+    assert ledger.devices == {7: Records.of([Record(worker.pid, 3 * GIB), Record(other.pid, GIB)])}
 
 
 def test_the_last_record_moves_into_the_hole_and_its_slot_is_cleared(tmp_path: Path) -> None:
     path = ledger_file(tmp_path, Record(1, 10), Record(2, 20), Record(3, 30), Record(4, 40))
     with opened(path) as fd:
         assert vmem.prune(fd, 0, live=keep(1, 3, 4)) == 1
-        assert vmem.read(fd).devices == {0: (Record(1, 10), Record(4, 40), Record(3, 30))}
+        assert vmem.read(fd).devices == {0: Records.of([Record(1, 10), Record(4, 40), Record(3, 30)])}
     assert path.read_bytes()[128 + 48 : 128 + 64] == bytes(16)
 
 
@@ -82,7 +82,7 @@ def test_nothing_is_pruned_while_a_process_holds_the_devices_lock(worker: Worker
             vmem.prune(fd, 2, live=keep())
         assert vmem.read(fd).locked == (2,)
         worker("unlock 2")
-        assert vmem.read(fd).devices == {2: (Record(worker.pid, 100),)}
+        assert vmem.read(fd).devices == {2: Records.of([Record(worker.pid, 100)])}
 
 
 def test_nothing_is_pruned_while_the_region_is_being_rebuilt(worker: Worker, regions: Path) -> None:
