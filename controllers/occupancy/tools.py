@@ -15,6 +15,7 @@ from controllers.occupancy.evidence import Why
 OUTPUT_LIMIT = 4 * 1024 * 1024
 # Seconds that a killed command may take to go away before it is left to itself.
 _REAP_S = 1.0
+_CHUNK = 65_536
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH")
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -96,11 +97,16 @@ class Tools:
         return Answer(code, data)
 
     async def _end(self, process: asyncio.subprocess.Process, name: str) -> None:
-        """Kill the command with its children. One that the kernel does not let go is not started again."""
+        """Kill the command with its children. One that the kernel does not let go is not started again.
+
+        What it still had printed is read to its end: a pipe that nobody reads stays open for ever.
+        """
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REAP_S):
+                while process.stdout is not None and await process.stdout.read(_CHUNK):
+                    pass
                 await process.wait()
         if process.returncode is None:
             self._hanging[name] = process
@@ -109,7 +115,7 @@ class Tools:
 async def _read(process: asyncio.subprocess.Process, name: str) -> bytes:
     """All of it. Raises ToolError beyond the limit."""
     printed = bytearray()
-    while process.stdout is not None and (chunk := await process.stdout.read(65_536)):
+    while process.stdout is not None and (chunk := await process.stdout.read(_CHUNK)):
         printed += chunk
         if len(printed) > OUTPUT_LIMIT:
             raise ToolError(Why.GARBLED, f"{name} printed more than {OUTPUT_LIMIT} bytes")
