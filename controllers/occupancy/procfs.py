@@ -23,8 +23,8 @@ from controllers.occupancy.processes import (
 )
 from controllers.occupancy.statx import Statx
 
-# Bytes of one text; the longest that is read is an argument list.
-_TEXT_LIMIT = 65_536
+# Bytes of one text; the longest are argument lists, and the mounts of a node with hundreds of pods.
+_TEXT_LIMIT = 1_048_576
 # The second thread of the kernel, in the initial pid namespace only (kernel/fork.c, kthreadd).
 KTHREADD = 2
 
@@ -43,7 +43,7 @@ DENIED = Missing.UNREADABLE
 def read_text(path: str | Path) -> str | None:
     """The text of a small file; None when it is not there or may not be read."""
     try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - unbuffered, one read: a path object adds nothing
+        with open(path, "rb") as file:  # noqa: PTH123 - called for every process: a path object adds nothing
             return file.read(_TEXT_LIMIT).decode(errors="replace")
     except OSError:
         return None

@@ -12,7 +12,7 @@ from tests.cluster.occupancy import PROFILES, SERVERS, Seen, eventually, running
 from tests.lab import Lab, LabError
 from tests.lab.api import Call
 from tests.lab.product import NAMESPACE, Product
-from tests.unit.occupancy.ground import FULL, Ground, Programs
+from tests.unit.occupancy.ground import FULL, Ground, Programs, devices_to_oneself
 
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:tenure-node"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
@@ -66,8 +66,12 @@ def credential(lab: Lab, seen: Seen | None) -> Path:
 async def test_an_agent_does_all_its_work_with_its_own_account(
     fenced: Lab, make_node: Node, tmp_path: Path
 ) -> None:
-    mine = make_node("-a")
-    ground, programs = Ground(tmp_path / "host"), Programs()
+    with devices_to_oneself():
+        await _work(fenced, make_node, Ground(tmp_path / "host"))
+
+
+async def _work(fenced: Lab, make_node: Node, ground: Ground) -> None:
+    mine, programs = make_node("-a"), Programs()
     settings = OccupancySettings(
         dev=ground.dev, sys=ground.sys, cards=(CardClass(vendor="acme", nodes="acme[0-9]+"),), interval_s=0.5
     )

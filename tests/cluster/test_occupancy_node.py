@@ -21,7 +21,7 @@ from tests.lab import Lab, images
 from tests.lab.api import Call
 from tests.lab.layout import REPOSITORY
 from tests.lab.product import Product
-from tests.unit.occupancy.ground import ACME, FULL, FUSE, Ground, Programs
+from tests.unit.occupancy.ground import ACME, FULL, FUSE, Ground, Programs, devices_to_oneself
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 
@@ -38,8 +38,9 @@ SMI = (
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path / "host")
+def ground(tmp_path: Path) -> Iterator[Ground]:
+    with devices_to_oneself():
+        yield Ground(tmp_path / "host")
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from tests.cluster import occupancy
 from tests.cluster.occupancy import MERGE, PROFILES, SERVERS, Json, Seen, eventually, running
 from tests.lab import Lab
 from tests.lab.api import Call
-from tests.unit.occupancy.ground import FULL, FUSE, ZERO, Ground, Programs
+from tests.unit.occupancy.ground import FULL, FUSE, ZERO, Ground, Programs, devices_to_oneself
 
 HELD = {"health": "busy", "healthy": "false", "inUse": "true"}
 APPLY = "application/apply-patch+yaml"
@@ -39,8 +39,9 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path / "host")
+def ground(tmp_path: Path) -> Iterator[Ground]:
+    with devices_to_oneself():
+        yield Ground(tmp_path / "host")
 
 
 @pytest.fixture
@@ -422,9 +423,9 @@ class TestAllocatingByProfiles:
         return taken, skipped
 
     async def test_it_takes_held_cards_without_our_keys_and_only_free_ones_with_them(
-        self, lab: Lab, tmp_path: Path, programs: Programs, make_node: Callable[..., Seen]
+        self, lab: Lab, ground: Ground, tmp_path: Path, programs: Programs, make_node: Callable[..., Seen]
     ) -> None:
-        grounds = [Ground(tmp_path / name) for name in ("a", "b")]
+        grounds = [ground, Ground(tmp_path / "second")]
         nodes = [make_node("-a"), make_node("-b")]
         for index in range(3):
             grounds[0].node(f"acme{index}", ground_number(self.NUMBERS[index + 2]))

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.occupancy.ground import Cgroups, Ground, Programs
+from tests.unit.occupancy.ground import Cgroups, Ground, Programs, devices_to_oneself
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path / "host")
+def ground(tmp_path: Path) -> Iterator[Ground]:
+    with devices_to_oneself():
+        yield Ground(tmp_path / "host")
 
 
 @pytest.fixture

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import re
 import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -19,7 +21,7 @@ from controllers.occupancy.sources.host import Host
 from controllers.occupancy.vendors.generic import CardClass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 REPOSITORY = Path(__file__).parents[3]
 # /dev/full, /dev/zero: character devices that every machine has and no program keeps open for long.
@@ -27,6 +29,14 @@ FULL = DeviceNumber(1, 7)
 ZERO = DeviceNumber(1, 5)
 FUSE = DeviceNumber(10, 229)
 ACME = (CardClass("acme", re.compile(r"acme\d+")),)
+
+
+@contextlib.contextmanager
+def devices_to_oneself() -> Iterator[None]:
+    """Keep other runs on this machine from the same devices meanwhile: numbers are the machine's, not the test's."""
+    with Path(tempfile.gettempdir(), "tenure-test-devices.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class Ground:

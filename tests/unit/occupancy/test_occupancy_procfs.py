@@ -21,6 +21,7 @@ from controllers.occupancy.procfs import (
     pids,
     read_text,
 )
+from tests.unit.occupancy.ground import devices_to_oneself
 
 PROC = Path("/proc")
 # /dev/full: a character device with a driver that every machine has, and that nothing else opens.
@@ -43,12 +44,13 @@ def start() -> Iterator[Start]:
         line = program.stdout.readline().split()
         return int(line[0]) if line else program.pid
 
-    yield begin
-    for program in started:
-        os.killpg(program.pid, signal.SIGKILL)
-        program.wait()
-        assert program.stdout is not None
-        program.stdout.close()
+    with devices_to_oneself():
+        yield begin
+        for program in started:
+            os.killpg(program.pid, signal.SIGKILL)
+            program.wait()
+            assert program.stdout is not None
+            program.stdout.close()
 
 
 def opens(path: str) -> str:
@@ -131,6 +133,14 @@ def _as_nobody(check: Callable[[], bool]) -> bool:
         os.setresuid(UNPRIVILEGED, UNPRIVILEGED, UNPRIVILEGED)
         os._exit(0 if check() else 1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_text_longer_than_a_page_is_read_to_its_end() -> None:
+    """One read(2) of a text that the kernel makes as it goes returns about a page of it."""
+    text = read_text("/proc/self/maps") or ""
+    assert len(text) > 2 * 4096
+    assert "[stack]" in text
+    assert text.endswith("\n")
 
 
 def test_kernel_threads_are_nobody(start: Start) -> None:
