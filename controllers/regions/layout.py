@@ -13,6 +13,7 @@ Whoever wrote the bytes may lie: counts are clamped, and an amount that no proce
 """
 
 import struct
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -209,8 +210,8 @@ def records_of(data: bytes, count: int) -> Records:
     if len(data) < count * RECORD.size:
         raise NoDataError("truncated", f"{len(data)} bytes hold no {count} records")
     # By columns: a node has hundreds of thousands of records, and nearly all of them are only counted.
-    table = memoryview(data)[: count * RECORD.size]
-    return Records(tuple(table.cast("i")[::4]), tuple(table.cast("Q")[1::2]))
+    table = data[: count * RECORD.size]
+    return Records(tuple(array("i", table)[::4]), tuple(array("Q", table)[1::2]))
 
 
 def sm_device_of(version: int, data: bytes) -> SmDevice:

@@ -28,10 +28,10 @@ class BusyError(Exception):
 
 
 @contextmanager
-def held(fd: int, span: tuple[int, int], *, write: bool = False) -> Iterator[int]:
+def held(fd: int, span: tuple[int, int], *, write: bool = False, tries: int = TRIES) -> Iterator[int]:
     """Hold the lock on `span` (start, length); yields how many tries were lost. Raises BusyError if it stays taken."""
     kind = fcntl.F_WRLCK if write else fcntl.F_RDLCK
-    lost = _acquire(fd, kind, span)
+    lost = _acquire(fd, kind, span, tries)
     try:
         yield lost
     finally:
@@ -44,9 +44,9 @@ def taken(fd: int, span: tuple[int, int]) -> bool:
     return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
 
-def _acquire(fd: int, kind: int, span: tuple[int, int]) -> int:
+def _acquire(fd: int, kind: int, span: tuple[int, int], tries: int) -> int:
     pause_s = FIRST_PAUSE_S
-    for lost in range(TRIES):
+    for lost in range(tries):
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(kind, span))
         except OSError as error:
@@ -54,8 +54,9 @@ def _acquire(fd: int, kind: int, span: tuple[int, int]) -> int:
                 raise
         else:
             return lost
-        time.sleep(pause_s)
-        pause_s *= 2
+        if lost + 1 < tries:
+            time.sleep(pause_s)
+            pause_s *= 2
     raise BusyError(f"the lock at byte {span[0]} stays taken")
 
 

@@ -120,12 +120,12 @@ class Folder:
 
     def folder(self, path: str) -> "Folder":
         """A folder below, on the same mount. Raises RefusedError, FileNotFoundError."""
-        with _answers(path):
+        with _Answers(path):
             return Folder(self._open(self.fd, path, os.O_RDONLY | os.O_DIRECTORY), self._open)
 
     def mount_point(self, name: str) -> "Folder":
         """A folder below that may be a mount of our own. Raises RefusedError, FileNotFoundError."""
-        with _answers(name):
+        with _Answers(name):
             fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
             return Folder(fd, self._open)
 
@@ -135,7 +135,7 @@ class Folder:
 
         Raises RefusedError for anything else, FileNotFoundError when nothing is there.
         """
-        with _answers(path):
+        with _Answers(path):
             look = self._open(self.fd, path, os.O_PATH)
             try:
                 self._refuse_odd(look, path, size)
@@ -191,7 +191,7 @@ class Folder:
 
     def remove(self, name: str) -> None:
         """Remove an empty folder. Raises RefusedError when it is not empty, no folder, or a mount point."""
-        with _answers(name):
+        with _Answers(name):
             os.rmdir(name, dir_fd=self.fd)
 
     def empty(self) -> None:
@@ -238,13 +238,18 @@ _REFUSALS: Final = {
 }
 
 
-@contextmanager
-def _answers(path: str) -> Iterator[None]:
-    """Turn what a tenant can provoke into RefusedError; FileNotFoundError and real trouble pass."""
-    try:
-        yield
-    except OSError as error:
-        reason = _REFUSALS.get(error.errno or 0)
-        if reason is None:
-            raise
-        raise RefusedError(reason, f"{path}: {error.strerror}") from error
+class _Answers:
+    """Turns what a tenant can provoke into RefusedError; FileNotFoundError and real trouble pass."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, OSError):
+            reason = _REFUSALS.get(error.errno or 0)
+            if reason is not None:
+                raise RefusedError(reason, f"{self._path}: {error.strerror}") from error

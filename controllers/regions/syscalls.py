@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from functools import cache
 from typing import Final
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -29,10 +30,16 @@ class _OpenHow(ctypes.Structure):
 
 def openat2(directory: int, path: str, *, flags: int, resolve: int) -> int:
     """Open `path` beneath the directory handle; a descriptor that closes on exec."""
-    how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
+    how = _how(flags | os.O_CLOEXEC, resolve)
     return _checked(
         _libc.syscall(_OPENAT2, directory, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how)), path
     )
+
+
+@cache
+def _how(flags: int, resolve: int) -> _OpenHow:
+    """The kernel only reads it, and there are a handful."""
+    return _OpenHow(flags, 0, resolve)
 
 
 def rename_new(directory: int, source: str, target: str) -> None:

@@ -85,25 +85,32 @@ def view(ground: Ground, container: ContainerId, mapped: Mapped | None) -> View:
 def _view(folder: Folder, container: ContainerId, mapped: Mapped | None) -> View:
     seen: list[FileId] = []
 
-    def read_ledger(fd: int) -> Ledger:
-        seen.append(safefs.file_id(fd))
-        return vmem.read(fd)
+    def read_ledger(leaf: Folder) -> Ledger:
+        with leaf.regular(Kind.VMEM.file_name, size=Kind.VMEM.file_size) as fd:
+            seen.append(safefs.file_id(fd))
+            return vmem.read(fd)
 
-    ledger = _region(folder, Kind.VMEM, read_ledger)
+    owners: list[int] = []
+
+    def read_budget(leaf: Folder) -> Budget:
+        with leaf.regular(Kind.SM.file_name, size=Kind.SM.file_size) as fd:
+            owners.extend(_owners_locked(leaf))
+            return sm.read(fd)
+
     return View(
-        ledger=ledger,
-        budget=_region(folder, Kind.SM, sm.read),
+        ledger=_region(folder, Kind.VMEM, read_ledger),
+        budget=_region(folder, Kind.SM, read_budget),
         limits=_limits(folder),
-        owners_locked=_owners_locked(folder),
+        owners_locked=frozenset(owners),
         live=mapped.live(container, seen[0]) if mapped and seen else None,
         ledger_file=seen[0] if seen else None,
     )
 
 
-def _region(folder: Folder, kind: Kind, read: Callable[[int], T]) -> T | Trouble | None:
+def _region(folder: Folder, kind: Kind, read: Callable[[Folder], T]) -> T | Trouble | None:
     try:
-        with folder.mount_point(kind) as leaf, leaf.regular(kind.file_name, size=kind.file_size) as fd:
-            return read(fd)
+        with folder.mount_point(kind) as leaf:
+            return read(leaf)
     except FileNotFoundError:
         return None
     except NoDataError as error:
@@ -120,12 +127,12 @@ def _limits(folder: Folder) -> dict[int, Limits]:
         return {}
 
 
-def _owners_locked(folder: Folder) -> frozenset[int]:
+def _owners_locked(leaf: Folder) -> list[int]:
     """Devices whose byte of `sm_node.lock` is locked: a process samples for all (vgpu-manager, `sm_sampling_claim`)."""
     try:
-        with folder.mount_point(Kind.SM) as leaf, leaf.regular("sm_node.lock", size=None) as fd:
+        with leaf.regular("sm_node.lock", size=None) as fd:
             if not locks.taken(fd, (0, layout.DEVICES)):
-                return frozenset()
-            return frozenset(device for device in range(layout.DEVICES) if locks.taken(fd, (device, 1)))
+                return []
+            return [device for device in range(layout.DEVICES) if locks.taken(fd, (device, 1))]
     except (FileNotFoundError, RefusedError):
-        return frozenset()
+        return []

@@ -17,6 +17,11 @@ from controllers.regions.layout import Kind, NoDataError, Record, Records
 # Answers which of these pids, as the container numbers them, map the file now.
 Live = Callable[[Collection[int]], set[int]]
 _EMPTY: Final = layout.RECORD.pack(0, 0)
+# From the first device's lock byte to the last one's: whoever holds it all, reads what no writer changes.
+_ALL_DEVICES: Final = (
+    layout.lock_offset(0),
+    layout.lock_offset(layout.DEVICES - 1) + 1 - layout.lock_offset(0),
+)
 _COUNTS_AT: Final = tuple(
     layout.device_offset(Kind.VMEM, device) + layout.COUNT_OFFSET for device in range(layout.DEVICES)
 )
@@ -40,9 +45,37 @@ class Ledger:
 def read(fd: int) -> Ledger:
     """Read the whole ledger. Raises NoDataError; also when the region was rebuilt or cut off meanwhile."""
     header = _header(fd)
+    try:
+        with locks.held(fd, _ALL_DEVICES, tries=1):
+            ledger = Ledger(header.version, _all_records(fd))
+    except locks.BusyError:
+        ledger = _read_one_by_one(fd, header.version)
+    if _header(fd) != header:
+        raise NoDataError("rebuilt", "the region was rebuilt while it was read")
+    return ledger
+
+
+def _all_records(fd: int) -> dict[int, Records]:
+    """In one read: copying 256 KiB costs less than asking for two pieces of each device."""
+    data = os.pread(fd, layout.VMEM_REGION_SIZE, 0)
+    if len(data) < _COUNTS_AT[-1] + layout.COUNT.size:
+        raise NoDataError("truncated", "the file ends inside a device")
+    counts = {
+        device: layout.count_of(data[at : at + layout.COUNT.size]) for device, at in enumerate(_COUNTS_AT)
+    }
+    return {device: _records_in(data, device, count) for device, count in counts.items() if count}
+
+
+def _records_in(data: bytes, device: int, count: int) -> Records:
+    start = layout.device_offset(Kind.VMEM, device)
+    return layout.records_of(data[start : start + count * layout.RECORD.size], count)
+
+
+def _read_one_by_one(fd: int, version: int) -> Ledger:
+    """While a process charges one device, the others can be read."""
     devices: dict[int, Records] = {}
     locked: list[int] = []
-    lost = 0
+    lost = 1
     for device in _filled(fd):
         try:
             with locks.held(fd, (layout.lock_offset(device), 1)) as tries:
@@ -51,9 +84,7 @@ def read(fd: int) -> Ledger:
         except locks.BusyError:
             locked.append(device)
             lost += locks.TRIES
-    if _header(fd) != header:
-        raise NoDataError("rebuilt", "the region was rebuilt while it was read")
-    return Ledger(header.version, devices, tuple(locked), lost)
+    return Ledger(version, devices, tuple(locked), lost)
 
 
 def prune(fd: int, device: int, *, live: Live) -> int:
