@@ -22,8 +22,8 @@ run: lab packages ## Start a real cluster on this machine with Tenure in it, and
 stop: ## Stop what `make run` started
 	@test ! -x $(PYTHON_ENV) || $(PYTHON_ENV) -m tests.lab down
 
-test: lab packages ## Run all tests, on a real cluster where it matters; ARGS="-k name" goes to pytest
-	@$(PYTHON_ENV) -m pytest --cov --cov-report=term:skip-covered $(ARGS)
+test: lab packages ## Run all tests, on a real cluster where it matters; ARGS="-k name" goes to pytest, ARGS="-m stress" for those that need a quiet machine
+	@$(PYTHON_ENV) -m pytest --cov --cov-report=term:skip-covered -m "not stress" $(ARGS)
 
 lint: venv ## Check style, types, layers and dependencies; every check runs, also after one that fails
 	@failed=; for check in $(CHECKS); do echo "$$check"; .venv/bin/$$check || failed="$$failed, $$check"; done; \

@@ -3,8 +3,9 @@
 import io
 import json
 import tarfile
+import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,19 @@ def test_a_restarted_kubelet_and_containerd_leave_pods_running(lab: Lab, namespa
     lab.wait_for(f"/api/v1/nodes/{lab.node_name}", accept=lambda node: not node["spec"].get("taints"))
     after = lab.api.ok(Call("GET", path(namespace, "p")))
     assert container_id(after) == container_id(before)
-    assert lab.kubectl("exec", "p", "-n", namespace, "--", "hostname") == "p\n"
+    assert in_time(lambda: lab.kubectl("exec", "p", "-n", namespace, "--", "hostname")) == "p\n"
+
+
+def in_time(ask: Callable[[], str]) -> str:
+    """The answer as soon as there is one: a kubelet that has just started does not know its pods yet."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return ask()
+        except LabError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1)
 
 
 def start(lab: Lab, namespace: str, name: str, script: str, **more: Any) -> Any:

@@ -92,6 +92,7 @@ def test_a_container_killed_by_signal_starts_again_with_fresh_regions(
     assert Path(agent.root / f"{uid}_main" / "sm_node" / "sm_node.lock").stat().st_ino == lock
 
 
+@pytest.mark.stress
 def test_fifty_containers_killed_at_once_all_start_again_with_fresh_regions(
     lab: Lab, namespace: str, agent: Agent
 ) -> None:
