@@ -60,6 +60,7 @@ class Agent:
         """Run it until it is ready: the driver is registered with kubelet."""
         env = {
             "TENURE_KUBE__KUBECONFIG": str(self._lab.kubeconfig),
+            "TENURE_NODE__NAME": self._lab.node_name,
             "TENURE_HTTP__OPS_HOST": "127.0.0.1",
             "TENURE_HTTP__OPS_PORT": str(self._port),
             "TENURE_HTTP__DRAIN_S": "0",
@@ -71,7 +72,7 @@ class Agent:
         } | {f"TENURE_REGIONS__{name.upper()}": value for name, value in settings.items()}
         log = self._lab.log(AGENT)
         self._log_start = log.stat().st_size if log.exists() else 0
-        argv = [sys.executable, "-m", "tests.cluster.region_agent", self._lab.node_name]
+        argv = [sys.executable, "-m", "service", "node"]
         health = Health(port=self._port, path="/readyz", tls=False)
         self._lab.components.run(Program(AGENT, argv, env, health=health))
 
