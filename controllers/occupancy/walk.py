@@ -34,7 +34,7 @@ class _Reader(Generic[T]):
     """One thread's work. The thread writes everything but `left`, which tells it that nobody waits any more."""
 
     pids: Sequence[int]
-    visit: Callable[[int], T | None]
+    visitor: Callable[[], Callable[[int], T | None]]
     found: dict[int, T] = field(default_factory=dict)
     at: int = 0
     since: float = field(default_factory=time.monotonic)
@@ -44,9 +44,10 @@ class _Reader(Generic[T]):
 
     def run(self) -> None:
         try:
+            visit = self.visitor()
             while not self.left and self.at < len(self.pids):
                 pid = self.pids[self.at]
-                result = self.visit(pid)
+                result = visit(pid)
                 if result is not None and not self.left:
                     self.found[pid] = result
                 self.since = time.monotonic()
@@ -69,7 +70,7 @@ class Walker:
     async def visit(
         self, pids: Iterable[int], visitor: Callable[[], Callable[[int], T | None]], *, deadline_s: float
     ) -> Walked[T]:
-        """Call a function made by `visitor` (one for each thread) with each pid; None is not kept.
+        """Call a function made by `visitor` (one for each thread, in it) with each pid; None is not kept.
 
         Processes whose reader is still stuck from an earlier walk are not visited again. Returns at the deadline at
         the latest, with what there is. Raises whatever a visit raised.
@@ -79,7 +80,7 @@ class Walker:
         found: dict[int, T] = {}
         end = time.monotonic() + deadline_s
         while todo and time.monotonic() < end and len(self._stuck) < self._most_stuck:
-            reader = _Reader(todo, visitor())
+            reader = _Reader(todo, visitor)
             threading.Thread(target=reader.run, name=self._name, daemon=True).start()
             await self._follow(reader, end)
             todo = self._rest(reader)
