@@ -82,7 +82,9 @@ def test_a_python_that_is_too_old_is_refused_in_one_sentence(programs: Programs)
 def test_make_help_lists_every_target(programs: Programs) -> None:
     declared = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert declared is not None
-    listed = [line.split()[1] for line in programs.run("make", "--no-print-directory", "help").stdout.splitlines()]
+    listed = [
+        line.split()[1] for line in programs.run("make", "--no-print-directory", "help").stdout.splitlines()
+    ]
     assert sorted(listed) == sorted(declared[1].split())
 
 
