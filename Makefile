@@ -11,7 +11,7 @@ UV_VERSION := 0.13.9
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run stop test lint bench prove venv packages lab lock proto clean
+.PHONY: help run stop test coverage lint bench prove venv packages lab lock proto clean
 
 help: ## List what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,7 +23,10 @@ stop: ## Stop what `make run` started
 	@test ! -x $(PYTHON_ENV) || $(PYTHON_ENV) -m tests.lab down
 
 test: lab packages ## Run all tests, on a real cluster where it matters; ARGS="-k name" goes to pytest, ARGS="-m stress" for those that need a quiet machine
-	@$(PYTHON_ENV) -m pytest --cov --cov-report=term:skip-covered -m "not stress" $(ARGS)
+	@$(PYTHON_ENV) -m pytest -m "not stress" $(ARGS)
+
+coverage: venv ## Run the unit tests and report branch coverage, a line per file
+	@$(PYTHON_ENV) -m pytest -q -m "not cluster" --cov --cov-report=term:skip-covered $(ARGS)
 
 lint: venv ## Check style, types, layers and dependencies; every check runs, also after one that fails
 	@failed=; for check in $(CHECKS); do echo "$$check"; .venv/bin/$$check || failed="$$failed, $$check"; done; \
