@@ -13,6 +13,8 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Protocol
 
+import msgspec
+
 from controllers.pool import quantity
 from controllers.pool.quantity import Quantity
 
@@ -22,6 +24,8 @@ MAX_CARDS = 1024
 MAX_CONTAINERS = 1000
 # int32, the width that HAMi's register annotation gives to a card's memory.
 MAX_MEMORY_MIB = 2**31 - 1
+# Nearly every quantity here is a few plain digits; admission reads those, for every pod, without the pattern.
+_PLAIN = 9
 
 
 class ResourcesLike(Protocol):
@@ -64,8 +68,7 @@ class Kind(Enum):
     APP = "app"
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(msgspec.Struct, frozen=True, gc=False):
     """One container's request: `count` whole cards of at least `memory_mib` MiB each."""
 
     container: str
@@ -83,13 +86,15 @@ class Demand:
     @property
     def cards(self) -> int:
         """How many cards its largest phase needs: the number of its slots, without making them."""
-        sidecars = most = 0
+        sidecars = apps = most = 0
         for need in self.needs:
-            if need.kind is Kind.SIDECAR:
+            if need.kind is Kind.APP:
+                apps += need.count
+            elif need.kind is Kind.SIDECAR:
                 sidecars += need.count
-            elif need.kind is Kind.INIT:
+            else:
                 most = max(most, sidecars + need.count)
-        return max(most, sidecars + sum(need.count for need in self.needs if need.kind is Kind.APP))
+        return max(most, sidecars + apps)
 
     @cached_property
     def slots(self) -> tuple[int, ...]:
@@ -126,10 +131,8 @@ def of(
     """
     if not count_name:
         return None
-    needs = [
-        *(_need(c, _init_kind(c), count_name, memory_name) for c in init_containers or ()),
-        *(_need(c, Kind.APP, count_name, memory_name) for c in containers),
-    ]
+    needs = [_need(c, _init_kind(c), count_name, memory_name) for c in init_containers or ()]
+    needs += [_need(c, Kind.APP, count_name, memory_name) for c in containers]
     if not any(need.count for need in needs):
         return None
     if len(needs) > MAX_CONTAINERS:
@@ -160,17 +163,23 @@ def _whole(container: ContainerLike, resource: str, most: int) -> int:
     text = _quantity(container, resource)
     if text is None:
         return 0
+    if len(text) <= _PLAIN and text.isascii() and text.isdigit():
+        return _bounded(int(text), container, resource, most)
     number = quantity.parse(text)
     if number is None or number != number.to_integral_value() or number < 0:
         raise DemandError(
             f'container "{container.name}": {resource} must be a whole number, not "{text[:40]}"; '
             'write for example "1"'
         )
+    return _bounded(int(number), container, resource, most)
+
+
+def _bounded(number: int, container: ContainerLike, resource: str, most: int) -> int:
     if number > most:
         raise DemandError(
-            f'container "{container.name}": {resource} may be {most} at most, not "{text[:40]}"'
+            f'container "{container.name}": {resource} may be {most} at most, not {str(number)[:40]}'
         )
-    return int(number)
+    return number
 
 
 def _quantity(container: ContainerLike, resource: str) -> str | None:

@@ -1,6 +1,6 @@
 """What makes a pod a client of the remote pool: gate, scheduler, and the environment that lupine reads."""
 
-from collections.abc import Iterable
+from collections.abc import Container
 
 from controllers.pool.demand import Demand
 from service import names
@@ -8,6 +8,8 @@ from service.objects import EnvVarSource, FieldRef, SchedulingGate
 from webhook.admission.draft import ContainerDraft, PodDraft, Reason, RefusalError
 from webhook.admission.pod import EnvVar
 
+# What needs no setting: ours, and the default one in both spellings, which becomes ours.
+SCHEDULERS = frozenset({names.SCHEDULER_NAME, names.DEFAULT_SCHEDULER, ""})
 # A device plugin's resource of this domain puts local NVIDIA cards into the container.
 _LOCAL_DOMAIN = "nvidia.com/"
 
@@ -22,8 +24,8 @@ _NO_LOCAL_CARDS = EnvVar(names.NVIDIA_VISIBLE_DEVICES_ENV, "void")
 _GATE = SchedulingGate(names.GATE)
 
 
-def refuse_impossible(draft: PodDraft, schedulers: Iterable[str]) -> None:
-    """Refuse what can never get a remote card. Raises RefusalError."""
+def refuse_impossible(draft: PodDraft, schedulers: Container[str]) -> None:
+    """Refuse what can never get a remote card; `schedulers` may be named. Raises RefusalError."""
     spec = draft.pod.spec
     if spec.node_name:
         raise RefusalError(
@@ -36,8 +38,7 @@ def refuse_impossible(draft: PodDraft, schedulers: Iterable[str]) -> None:
             Reason.WINDOWS,
             "remote GPUs need Linux containers: remove the GPU request, or set spec.os.name to linux",
         )
-    known = (names.SCHEDULER_NAME, names.DEFAULT_SCHEDULER, "", *schedulers)
-    if spec.scheduler_name not in known:
+    if spec.scheduler_name not in schedulers:
         raise RefusalError(
             Reason.SCHEDULER,
             f'scheduler "{spec.scheduler_name[:63]}" cannot give remote GPUs: remove spec.schedulerName, set it to '
@@ -49,7 +50,7 @@ def hold(draft: PodDraft) -> None:
     """Put our gate beside those of others, and the pod on our scheduler."""
     if all(gate.name != names.GATE for gate in draft.gates.items):
         draft.gates.append(_GATE)
-    if draft.pod.spec.scheduler_name in ("", names.DEFAULT_SCHEDULER):
+    if draft.pod.spec.scheduler_name in {"", names.DEFAULT_SCHEDULER}:
         draft.scalars.put("schedulerName", names.SCHEDULER_NAME)
 
 

@@ -25,7 +25,8 @@ class Policy:
 
     count_name: str
     memory_name: str
-    schedulers: tuple[str, ...]
+    schedulers: frozenset[str]
+    """Schedulers that a requesting pod may name, the default one included: it is replaced by ours."""
     visible_devices: bool
     hide_local_cards: bool
     regions: RegionPolicy
@@ -37,7 +38,7 @@ class Policy:
         return cls(
             count_name=settings.pool.resource_count_name,
             memory_name=settings.pool.resource_memory_name,
-            schedulers=settings.webhook.scheduler_names,
+            schedulers=frozenset({*lupine.SCHEDULERS, *settings.webhook.scheduler_names}),
             visible_devices=settings.webhook.inject_visible_devices,
             hide_local_cards=settings.webhook.hide_local_cards,
             regions=RegionPolicy.of(settings.regions),

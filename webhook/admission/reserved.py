@@ -11,10 +11,15 @@ from service import names
 from webhook.admission.draft import PodDraft
 from webhook.admission.patch import MapEditor
 
+_BEGINNINGS = (*names.DECISION_KEYS, names.ALLOCATION_PREFIX)
+
 
 def is_decision_key(key: str) -> bool:
     """True for the two exact keys and for everything below the prefix."""
-    return key in names.DECISION_KEYS or key.startswith(names.ALLOCATION_PREFIX)
+    # First one call that answers for nearly every key.
+    return key.startswith(_BEGINNINGS) and (
+        key in names.DECISION_KEYS or key.startswith(names.ALLOCATION_PREFIX)
+    )
 
 
 def strip(draft: PodDraft) -> None:

@@ -149,7 +149,7 @@ def test_a_foreign_scheduler_is_refused_by_name_unless_it_is_listed() -> None:
     sentence = refusal(obj)
     for part in ("hub-user-scheduler", "tenure-scheduler", "webhook.scheduler_names"):
         assert part in sentence
-    result = mutated(obj, replace(POLICY, schedulers=("hub-user-scheduler",)))
+    result = mutated(obj, replace(POLICY, schedulers=POLICY.schedulers | {"hub-user-scheduler"}))
     assert result["spec"]["schedulerName"] == "hub-user-scheduler"
     assert result["spec"]["schedulingGates"] == [GATE]
     assert decision(pod(schedulerName="hub-user-scheduler")).patch == ()
