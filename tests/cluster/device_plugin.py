@@ -62,7 +62,9 @@ class DevicePlugin:
             )
 
         methods = {
-            "GetDevicePluginOptions": unary(pb.Empty, lambda _: pb.DevicePluginOptions(pre_start_required=True)),
+            "GetDevicePluginOptions": unary(
+                pb.Empty, lambda _: pb.DevicePluginOptions(pre_start_required=True)
+            ),
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(
                 lambda _, __: self._devices(), pb.Empty.FromString, lambda answer: answer.SerializeToString()
             ),
