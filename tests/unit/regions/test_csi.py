@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
@@ -78,7 +79,13 @@ class Work:
 @pytest.fixture(scope="module", autouse=True)
 def poller() -> None:
     """Keep grpc's poller thread: with the last of its objects grpc joins it, wherever that object happens to die."""
-    grpc.aio.init_grpc_aio()
+
+    async def keep() -> None:
+        grpc.aio.init_grpc_aio()
+
+    # It asks for the current loop, and whatever test ran before may have left none.
+    with asyncio.Runner() as runner:
+        runner.run(keep())
 
 
 @pytest.fixture
