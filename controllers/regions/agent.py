@@ -14,7 +14,7 @@ import structlog
 from controllers.regions import processes
 from controllers.regions.csi import Driver, UnavailableError
 from controllers.regions.ground import Ground
-from controllers.regions.iothread import IoThread
+from controllers.regions.iothread import IoThread, come_first
 from controllers.regions.keeper import Keeper
 from controllers.regions.label import NodeLabel
 from controllers.regions.names import ContainerId, Owner
@@ -97,6 +97,7 @@ class RegionAgent:
             self._trouble = blind
             log.error("regions are not served", reason=blind)
             return
+        come_first()
         grpc.aio.init_grpc_aio()  # for good: with its last object grpc would join its poller thread, on the loop
         await self._keeper.begin()
         self._trouble = None

@@ -19,12 +19,16 @@ T = TypeVar("T")
 DEADLINE_S: Final = 60.0
 
 
-# Nice value, for the thread only. It works for milliseconds, but then on time: after its end a container is back within
-# half a second, also on a node whose processors have more work than they can do.
+# Nice value. The agent works for milliseconds, but then on time: after its end a container is back within half a
+# second, also on a node whose processors have more work than they can do.
 NICE: Final = -10
 
 
-def _come_first() -> None:
+def come_first() -> None:
+    """Let the calling thread, and those it starts from now on, come before others.
+
+    The loop's thread needs it too: the threads of a Python process wait for each other.
+    """
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
@@ -34,7 +38,7 @@ class IoThread:
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(
-            max_workers=1, thread_name_prefix="regions", initializer=_come_first
+            max_workers=1, thread_name_prefix="regions", initializer=come_first
         )
         self._busy_since: float | None = None
 

@@ -137,12 +137,18 @@ class Keeper:
     async def _sweep(self, watch: Watch) -> None:
         began = time.perf_counter()
         survey = await self._io(self._sweeper.survey)
-        self._findings = tuple([await self._io(self._sweeper.look, c, survey) for c in survey.containers])
+        self._findings = tuple([await self._look(container, survey) for container in survey.containers])
         self.metrics.sweep_seconds.observe(time.perf_counter() - began)
         for finding in self._findings:
             self._tell(finding)
         self._tell_corrupt()
         self._watch_all(watch, survey)
+
+    async def _look(self, container: ContainerId, survey: Survey) -> Finding:
+        """One container; those that end meanwhile come first."""
+        if self._pending:
+            await asyncio.sleep(ROUND_S)
+        return await self._io(self._sweeper.look, container, survey)
 
     def _watch_all(self, watch: Watch, survey: Survey) -> None:
         """See to it that every container is watched: the sweep mends what an event missed."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from controllers.regions import locks, safefs, vmem
 from controllers.regions.fresh import Outcome
-from controllers.regions.ground import Ground
+from controllers.regions.ground import Ground, Outcomes
 from controllers.regions.layout import Kind, NoDataError, Record, Records
 from controllers.regions.names import ContainerId, Owner
 from controllers.regions.processes import LivePids
@@ -28,6 +28,8 @@ class Survey:
     inhabitants: Mapping[ContainerId, tuple[int, ...]]
     mapped: Mapped
     published: Mapping[ContainerId, Owner]
+    cleaned: Mapping[ContainerId, Outcomes]
+    """What became of the region files of the dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +79,16 @@ class Sweeper:
         self._kubelet = kubelet
 
     def survey(self) -> Survey:
-        """Who is there. One pass over the mount namespaces of the node."""
+        """Who is there, in one pass over the mount namespaces of the node; and all the dead are cleaned together."""
         containers = tuple(self.ground.containers())
         inhabitants = self.ground.inhabitants(containers)
+        dead = [container for container in containers if container not in inhabitants]
+        cleaned = self.ground.clean(dead, found_dead=True)
         published = {volume.owner.id: volume.owner for volume in self._volumes.published()}
-        return Survey(containers, inhabitants, Mapped(inhabitants), published)
+        return Survey(containers, inhabitants, Mapped(inhabitants), published, cleaned)
 
     def look(self, container: ContainerId, survey: Survey) -> Finding:
-        """Clean and prune one container, and say what is there then."""
+        """Prune one container, and say what is there then."""
         pids = survey.inhabitants.get(container, ())
         published = container in survey.published
         finding = Finding(
@@ -97,7 +101,7 @@ class Sweeper:
         return self._pruned(finding, survey) if pids else self._cleaned(finding, survey)
 
     def _cleaned(self, finding: Finding, survey: Survey) -> Finding:
-        outcomes = self.ground.clean([finding.owner.id])[finding.owner.id]
+        outcomes = survey.cleaned.get(finding.owner.id, {})
         return replace(
             finding,
             view=view(self.ground, finding.owner.id, survey.mapped),
@@ -108,8 +112,8 @@ class Sweeper:
     def _pruned(self, finding: Finding, survey: Survey) -> Finding:
         seen = view(self.ground, finding.owner.id, survey.mapped)
         finding = replace(finding, view=seen, refusals=_refusals(seen), lost_tries=_lost_tries(seen))
-        if not seen.suspects:
-            return finding
+        if not seen.suspects or not any(map(_exists, finding.pids)):
+            return finding  # nothing to do, or the container ended meanwhile and is cleaned
         try:
             pruned = self._prune(finding.owner.id, seen)
         except (FileNotFoundError, NoDataError):
@@ -129,6 +133,10 @@ class Sweeper:
                 raise RefusedError(Reason.SWAPPED, "the ledger is another file now")
             live = LivePids(safefs.file_id(fd), uid=container.uid)
             return sum(vmem.prune(fd, device, live=live) for device in seen.suspects)
+
+
+def _exists(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
 
 
 def _refusals(seen: View) -> tuple[Reason, ...]:

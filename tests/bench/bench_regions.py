@@ -57,7 +57,7 @@ def _sweep(sweeper: Sweeper, containers: tuple[ContainerId, ...]) -> float:
     began = time.process_time()
     sweeper.survey()
     inhabitants = dict.fromkeys(containers, (1,))
-    survey = Survey(containers, inhabitants, AllLive(inhabitants), {})
+    survey = Survey(containers, inhabitants, AllLive(inhabitants), {}, {})
     found = [sweeper.look(container, survey) for container in containers]
     spent = (time.process_time() - began) * 1000
     if sum(finding.records for finding in found) != CONTAINERS * DEVICES * RECORDS:

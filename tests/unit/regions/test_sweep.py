@@ -117,7 +117,7 @@ def test_a_dead_containers_regions_go_and_its_sampling_lock_stays(
 ) -> None:
     container("own 0")
     container.kill()
-    eventually(lambda: not sweeper.survey().inhabitants)
+    eventually(lambda: sweeper.ground.deserted(owner.id))
     found = look(sweeper, owner)
     assert (found.pids, set(found.removed)) == ((), set(Kind))
     assert [path.name for path in folder.rglob("*.*")] == ["sm_node.lock"]
