@@ -19,7 +19,7 @@ A = TypeVar("A", bound=api.Answer)
 
 
 class NoAccessError(Exception):
-    """The server cannot be asked; the text is one sentence that says what to change."""
+    """What a command is to show cannot be had; the text is one sentence that says what to change."""
 
 
 class Source(Protocol):

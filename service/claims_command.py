@@ -16,9 +16,9 @@ from service.asking import NoAccessError
 from service.kube.client import KubeClient
 from service.kube.errors import Forbidden, KubeError
 from service.kube.metrics import KubeMetrics
-from service.logs import printable
 from service.metrics import MetricSet
 from service.settings import KubeSettings
+from service.tables import aligned, plain
 
 # Of one manifest file; etcd holds no object above 1.5 MiB, and a file may hold the slices of a cluster.
 MAX_FILE_BYTES = 64 * 1024 * 1024
@@ -111,16 +111,16 @@ def table(reports: Sequence[Report]) -> RenderableType:
     """For people: checks and findings, then what still fits."""
     parts: list[RenderableType] = []
     for report in reports:
-        parts.append(_text_of(f"{report.template}: {report.verdict.value}", style=_STYLES[report.verdict]))
+        parts.append(plain(f"{report.template}: {report.verdict.value}", style=_STYLES[report.verdict]))
         parts.append(_checks(report.checks))
         if report.capacity:
             parts.append(_rooms(report))
-        parts.append(_text_of(f"room for {report.pods} more pods"))
+        parts.append(plain(f"room for {report.pods} more pods"))
     return Group(*parts)
 
 
 def _checks(checks: Sequence[Check]) -> Table:
-    shown = _table("CHECK", "VERDICT", "ABOUT", "WHAT", "WHAT TO DO")
+    shown = aligned("CHECK", "VERDICT", "ABOUT", "WHAT", "WHAT TO DO")
     for check in checks:
         for row in _rows(check):
             shown.add_row(*row)
@@ -129,35 +129,26 @@ def _checks(checks: Sequence[Check]) -> Table:
 
 def _rows(check: Check) -> Iterator[tuple[Text, ...]]:
     if not check.findings:
-        yield _text_of(check.name), _text_of(check.verdict.value, style=_STYLES[check.verdict])
+        yield plain(check.name), plain(check.verdict.value, style=_STYLES[check.verdict])
     for finding in check.findings:
         label = "hint" if finding.verdict is Verdict.PASS else f"{finding.verdict.value} {finding.code.value}"
         yield (
-            _text_of(check.name),
-            _text_of(label, style=_STYLES[finding.verdict]),
-            _text_of(finding.subject),
-            _text_of(finding.sentence),
-            _text_of(finding.advice),
+            plain(check.name),
+            plain(label, style=_STYLES[finding.verdict]),
+            plain(finding.subject),
+            plain(finding.sentence),
+            plain(finding.advice),
         )
 
 
 def _rooms(report: Report) -> Table:
-    shown = _table("NODE", "MORE PODS", "BY NUMA NODE", "ONE MORE FAILS ON")
+    shown = aligned("NODE", "MORE PODS", "BY NUMA NODE", "ONE MORE FAILS ON")
     for room in report.capacity:
         numa = ", ".join(f"{node}: {pods}" for node, pods in room.by_numa.items())
         shown.add_row(
-            _text_of(room.node),
-            _text_of("unknown" if room.pods is None else room.pods),
-            _text_of(numa),
-            _text_of(room.reason),
+            plain(room.node),
+            plain("unknown" if room.pods is None else room.pods),
+            plain(numa),
+            plain(room.reason),
         )
     return shown
-
-
-def _table(*columns: str) -> Table:
-    return Table(*columns, box=None, header_style="bold", pad_edge=False)
-
-
-def _text_of(value: object, *, style: str = "") -> Text:
-    """Plain text: attributes come from drivers, and names from tenants."""
-    return Text(printable(str(value)), style=style)

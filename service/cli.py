@@ -3,6 +3,7 @@
 import importlib.metadata
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -102,12 +103,95 @@ def serve(config: Config = None, log_format: Format = None) -> int:
 
 
 @app.command()
-def node(config: Config = None, log_format: Format = None) -> int:
-    """Run the agent of one node: card scan, vGPU regions, metrics."""
+def node(
+    config: Config = None,
+    log_format: Format = None,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Scan once and end; goes with --dry-run.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Print the keys, label and cordon that it would write; write nothing."
+        ),
+    ] = False,
+    output: Shape = Output.TABLE,
+) -> int:
+    """Run the agent of one node: card scan, vGPU regions, metrics.
+
+    With --once --dry-run: what it would write of one scan, and exit code 1 when a card is not known.
+    """
+    from service import holders_command  # noqa: PLC0415 - a reading command need not load all of it
     from service.app import node as run_agent  # noqa: PLC0415 - as above
 
     chosen = _settings(config, log_format=log_format)
+    if once and dry_run:
+        seen = _answer(holders_command.preview(chosen), "Scanning this machine")
+        _dump(seen, output, lambda: holders_command.lines(seen))
+        return FINDINGS if seen.has_findings else 0
+    if once or dry_run or output is not Output.TABLE:
+        raise typer.BadParameter("--once, --dry-run and --output go together: give --once --dry-run")
     return loop.run(run_agent(chosen))
+
+
+@app.command()
+def holders(
+    *,
+    here: Annotated[
+        bool | None,
+        typer.Option(
+            "--here/--cluster",
+            help="Scan this machine, as root; or read what the agents of all nodes published.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Config = None,
+    output: Shape = Output.TABLE,
+) -> int:
+    """Show who holds each card: pods, processes of the host, or nobody.
+
+    In an agent's container, and where no API server is known, it means this machine; else the cluster.
+
+    Exit code 1 when a card is held by the host or not known.
+    """
+    from service import holders_command  # noqa: PLC0415 - as above
+
+    found = _answer(holders_command.holders(settings.load(config), here=here), "Looking who holds each card")
+    _dump(found, output, lambda: holders_command.table(found))
+    return FINDINGS if found.has_findings else 0
+
+
+@app.command()
+def regions(
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A folder with regions of containers, of one container, or a region file that was copied; "
+            "default: regions.root of this node."
+        ),
+    ] = None,
+    *,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it again each second, until Ctrl-C.")
+    ] = False,
+    config: Config = None,
+    output: Shape = Output.TABLE,
+) -> int:
+    """Show what the vGPU regions of containers say: memory by process, SM budget, and which records are stale.
+
+    Nothing is changed. Exit code 1 when a record is stale or corrupt, or a region cannot be read.
+    """
+    from service import regions_command  # noqa: PLC0415 - as above
+
+    chosen = settings.load(config).regions
+    if watch and output is not Output.TABLE:
+        raise typer.BadParameter("--watch shows a table: leave --output away")
+    if watch:
+        found = regions_command.watch(lambda: regions_command.rows(chosen, path))
+    else:
+        with _waiting("Reading regions"):
+            found = regions_command.rows(chosen, path)
+        _dump(found, output, lambda: regions_command.table(found))
+    return 0 if regions_command.passed(found) else FINDINGS
 
 
 @app.command()
@@ -219,8 +303,14 @@ def _split(text: str, shape: str, example: str) -> tuple[str, str]:
 
 
 def _answer(asking: Coroutine[Any, Any, T], what: str) -> T:
-    with Console(stderr=True).status(what):
+    with _waiting(what):
         return loop.run(asking)
+
+
+def _waiting(what: str) -> AbstractContextManager[object]:
+    """A spinner for who watches; a file or a pipe gets nothing."""
+    console = Console(stderr=True)
+    return console.status(what) if console.is_terminal else nullcontext()
 
 
 def _print(answer: api.Servers | api.Explanation, output: Output) -> None:

@@ -1,6 +1,6 @@
 """What the reading commands print for people."""
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -20,31 +20,34 @@ _STYLES = {
 _PIPE_WIDTH = 240
 
 
+def console() -> Console:
+    """Standard output, coloured only on a terminal."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=_PIPE_WIDTH)
+
+
 def show(content: RenderableType) -> None:
-    """Print to standard output, coloured only on a terminal."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_PIPE_WIDTH)
-    console.print(content)
+    """Print to standard output."""
+    console().print(content)
 
 
 def pool(answer: api.Servers) -> RenderableType:
     """One line per card."""
     if not answer.servers:
         return Text("There is no server with remote cards.")
-    table = _table(
+    table = aligned(
         "SERVER", "ENDPOINT", "CARD", "TYPE", "MiB", "NUMA", "STATE", "HELD BY", "NOT OFFERED BECAUSE"
     )
     for server in answer.servers:
         for row in _server_rows(server):
             table.add_row(*row)
-    return Group(table, _text(_total(answer)))
+    return Group(table, plain(_total(answer)))
 
 
 def explanation(answer: api.Explanation) -> RenderableType:
     """A sentence, then what stands behind it."""
-    parts: list[RenderableType] = [_text(f"{answer.pod}: {answer.sentence}", style="bold")]
-    parts += [_text(line) for line in _facts(answer)]
+    parts: list[RenderableType] = [plain(f"{answer.pod}: {answer.sentence}", style="bold")]
+    parts += [plain(line) for line in _facts(answer)]
     if answer.cards:
         parts.append(_given(answer.cards))
     if answer.servers:
@@ -57,29 +60,25 @@ def _server_rows(server: api.Server) -> Iterator[tuple[Text, ...]]:
     for card in server.cards:
         holder = f"{card.holder.namespace}/{card.holder.name}" if card.holder else ""
         yield (
-            _text(shown),
-            _text(server.endpoint),
-            _text(card.id),
-            _text(card.type),
-            _text(card.memory_mib),
-            _text("" if card.numa is None else card.numa),
-            _text(card.state, style=_STYLES[card.state]),
-            _text(holder),
-            _text(", ".join(card.reasons)),
+            plain(shown),
+            plain(server.endpoint),
+            plain(card.id),
+            plain(card.type),
+            plain(card.memory_mib),
+            plain("" if card.numa is None else card.numa),
+            plain(card.state, style=_STYLES[card.state]),
+            plain(holder),
+            plain(", ".join(card.reasons)),
         )
     if not server.cards:
-        yield (_text(shown), _text(server.endpoint), _text("no card"))
+        yield (plain(shown), plain(server.endpoint), plain("no card"))
 
 
 def _total(answer: api.Servers) -> str:
     cards = [card for server in answer.servers for card in server.cards]
     free = sum(card.state is api.CardState.FREE for card in cards)
     held = sum(card.holder is not None for card in cards)
-    return f"{_count(answer.servers, 'server')}, {_count(cards, 'card')}: {free} free, {held} held"
-
-
-def _count(things: Sized, noun: str) -> str:
-    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
+    return f"{count(answer.servers, 'server')}, {count(cards, 'card')}: {free} free, {held} held"
 
 
 def _facts(answer: api.Explanation) -> Iterator[str]:
@@ -91,23 +90,39 @@ def _facts(answer: api.Explanation) -> Iterator[str]:
 
 
 def _given(cards: Iterable[api.GivenCard]) -> Table:
-    table = _table("SERVER", "CARD", "TYPE", "MiB")
+    table = aligned("SERVER", "CARD", "TYPE", "MiB")
     for card in cards:
-        table.add_row(_text(card.server), _text(card.id), _text(card.type), _text(card.memory_mib))
+        table.add_row(plain(card.server), plain(card.id), plain(card.type), plain(card.memory_mib))
     return table
 
 
 def _chances(servers: Iterable[api.Chance]) -> Table:
-    table = _table("SERVER", "FREE", "WHAT IT CAN DO")
+    table = aligned("SERVER", "FREE", "WHAT IT CAN DO")
     for server in servers:
-        table.add_row(_text(server.name), _text(server.free), _text(server.sentence))
+        table.add_row(plain(server.name), plain(server.free), plain(server.sentence))
     return table
 
 
-def _table(*columns: str) -> Table:
+def aligned(*columns: str) -> Table:
+    """An empty table without lines, for rows of `plain` cells."""
     return Table(*columns, box=None, header_style="bold", pad_edge=False)
 
 
-def _text(value: object, *, style: str = "") -> Text:
+def filled(columns: Sequence[str], rows: Iterable[Sequence[Text]]) -> Table:
+    """A table of these rows; columns without a word in any of them are left out."""
+    listed = list(rows)
+    known = [place for place in range(len(columns)) if any(row[place].plain for row in listed)]
+    table = aligned(*(columns[place] for place in known))
+    for row in listed:
+        table.add_row(*(row[place] for place in known))
+    return table
+
+
+def plain(value: object, *, style: str = "") -> Text:
     """Plain text: neither rich's markup nor a terminal's control characters act. Nodes and tenants choose names."""
     return Text(printable(str(value)), style=style)
+
+
+def count(things: Sized, noun: str) -> str:
+    """`1 card`, `2 cards`."""
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"

@@ -3,10 +3,9 @@
 Functions for the command line to mount; none of them writes anything.
 """
 
-import json
 import socket
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,13 +17,16 @@ from controllers.occupancy.labels import cordon, host_held
 from controllers.occupancy.pods import NodePod, PodIndex
 from controllers.occupancy.profiles import HOLDERS, IN_USE, Profile, keys
 from controllers.occupancy.publish import Profiles
-from controllers.occupancy.scanner import Scan
 from service import names
 from service.kube.client import KubeClient
-from service.kube.errors import KubeError, NotFound
+from service.kube.errors import NotFound, Undecodable
 from service.kube.resources import NODES, PODS
 from service.objects import Node, ObjectMeta
 from service.settings import Settings
+
+T = TypeVar("T")
+
+OFF = "occupancy is off (occupancy.enabled, AIRM_OCCUPANCY): nothing is scanned, and what was published is taken back"
 
 
 class Held(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -49,10 +51,14 @@ class CardHoldings(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Holdings(msgspec.Struct, frozen=True, rename="camel"):
-    """Cards of a node or of the cluster. `problem`: why nothing of the host could be seen."""
+    """Cards of a node or of the cluster. `problem`: why nothing of the host could be seen.
+
+    `unnamed`: why holders that are pods are not called by name.
+    """
 
     cards: tuple[CardHoldings, ...]
     problem: str = ""
+    unnamed: str = ""
 
     @property
     def has_findings(self) -> bool:
@@ -68,6 +74,11 @@ class Preview(msgspec.Struct, frozen=True, rename="camel"):
     label: str | None
     cordon: str | None
     problem: str = ""
+
+    @property
+    def has_findings(self) -> bool:
+        """True when something is not known, or nothing would be written: exit code 1."""
+        return bool(self.problem) or not all(self.profiles.values())
 
 
 HEADER = ("NODE", "CARD", "VENDOR", "MODEL", "STATE", "HELD BY", "NOT FULLY KNOWN BECAUSE")
@@ -85,11 +96,12 @@ def _sentence(held: Held) -> str:
     return f"{held.command} ({held.pid}, {where})"
 
 
-async def of_node(settings: Settings, client: KubeClient | None = None) -> Holdings:
-    """Scan this node once. With a client, pods are named; without one, their uids stay in the dark."""
-    scan, _ = await _scan(settings, client)
+async def of_node(settings: Settings, client: KubeClient | None = None, *, unnamed: str = "") -> Holdings:
+    """Scan this node once. Without a client pods are not named, for the reason `unnamed`. Raises KubeError."""
     node = node_name(settings)
-    return Holdings(tuple(_holdings(node, settle(None, v, Damping(), "")) for v in scan.verdicts), scan.blind)
+    scan = await scanner_of(settings.occupancy).scan(await _pods(client, node))
+    cards = tuple(_holdings(node, settle(None, verdict, Damping(), "")) for verdict in scan.verdicts)
+    return Holdings(cards, scan.blind, unnamed)
 
 
 async def of_cluster(settings: Settings, client: KubeClient) -> Holdings:
@@ -103,13 +115,16 @@ async def of_cluster(settings: Settings, client: KubeClient) -> Holdings:
     return Holdings(tuple(sorted(map(_published, listed), key=lambda card: (card.node, card.card))))
 
 
-async def preview(settings: Settings, client: KubeClient | None = None) -> Preview:
-    """One scan, and the writes that would follow from it alone."""
+async def preview(settings: Settings, client: KubeClient) -> Preview:
+    """One scan, and the writes that would follow from it alone. Raises KubeError."""
     name = node_name(settings)
-    scan, node = await _scan(settings, client)
+    before = node_object.before(await _node(client, name))
+    if not settings.occupancy.active:
+        listed, _ = cordon(before, ()).annotations()
+        return Preview(name, {}, None, listed, OFF)
+    scan = await scanner_of(settings.occupancy).scan(await _pods(client, name))
     damping = Damping(settings.occupancy.host_rounds, settings.occupancy.clean_rounds)
     standings = tuple(settle(None, verdict, damping, "") for verdict in scan.verdicts)
-    before = node_object.before(node)
     listed, _ = cordon(before, standings).annotations()
     return Preview(
         node=name,
@@ -125,7 +140,8 @@ def lines(seen: Preview) -> Iterable[str]:
     if seen.problem:
         yield seen.problem
     for name, told in seen.profiles.items():
-        yield f"profile {name}: {json.dumps(told, ensure_ascii=False) if told else 'no keys (unknown)'}"
+        yield f"profile {name}" + ("" if told else ": no keys (unknown)")
+        yield from (f"    {key}: {value}" for key, value in told.items())
     yield f"label {names.HOST_HELD_LABEL}: {seen.label if seen.label is not None else 'none'}"
     yield f"annotation {names.DEVICE_CORDON}: {seen.cordon or 'none'}"
 
@@ -135,31 +151,30 @@ def node_name(settings: Settings) -> str:
     return settings.node.name or socket.gethostname().lower()
 
 
-async def _scan(settings: Settings, client: KubeClient | None) -> tuple[Scan, Node]:
-    scanner, name = scanner_of(settings.occupancy), node_name(settings)
-    nobody = Node(ObjectMeta(name))
-    if client is None:
-        return await scanner.scan(PodIndex()), nobody
-    return await scanner.scan(await _pods(client, name)), await _node(client, name) or nobody
-
-
 class _Pods(msgspec.Struct):
     items: list[NodePod]
 
 
-async def _pods(client: KubeClient, node: str) -> PodIndex:
-    try:
-        body = await client.get(PODS.path(), params={"fieldSelector": f"spec.nodeName={node}"})
-        return PodIndex.of(msgspec.json.decode(body, type=_Pods).items)
-    except (KubeError, msgspec.MsgspecError):
+async def _pods(client: KubeClient | None, node: str) -> PodIndex:
+    if client is None:
         return PodIndex()
+    body = await client.get(PODS.path(), params={"fieldSelector": f"spec.nodeName={node}"})
+    return PodIndex.of(_decoded(body, _Pods).items)
 
 
-async def _node(client: KubeClient, name: str) -> Node | None:
+async def _node(client: KubeClient, name: str) -> Node:
+    """The node as it is, or one that nothing was written on."""
     try:
-        return msgspec.json.decode(await client.get(NODES.path(name=name)), type=Node)
+        return _decoded(await client.get(NODES.path(name=name)), Node)
     except NotFound:
-        return None
+        return Node(ObjectMeta(name))
+
+
+def _decoded(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise Undecodable(f"{kind.__name__}: {error}") from None
 
 
 def _holdings(node: str, standing: Standing) -> CardHoldings:

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -26,7 +27,7 @@ class CannotReadError(Exception):
     """There is nothing to show at this path; the text says why."""
 
 
-class Row(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Row(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, rename="camel"):
     """One device of one container. None: not known. Bytes, percent, seconds; pids as the container numbers them."""
 
     pod: str = ""
@@ -108,26 +109,25 @@ def _of_view(owner: Owner | None, seen: View, *, this_boot: bool) -> Iterator[Ro
     budget = seen.budget.devices if isinstance(seen.budget, Budget) else {}
     devices = sorted({*ledger, *budget, *seen.limits})
     for device in devices:
-        yield msgspec.convert(
-            base
-            | {"device": device}
-            | _memory(seen, ledger.get(device, Records()), device)
-            | _limits(seen, device)
-            | _budget(seen, budget.get(device), device, this_boot=this_boot),
-            Row,
+        yield Row(
+            **base,
+            device=device,
+            **_memory(seen, ledger.get(device, Records()), device),
+            **_limits(seen, device),
+            **_budget(seen, budget.get(device), device, this_boot=this_boot),
         )
     if not devices:
-        yield msgspec.convert(base, Row)
+        yield Row(**base)
 
 
-def _identity(owner: Owner | None) -> dict[str, object]:
+def _identity(owner: Owner | None) -> dict[str, Any]:
     if owner is None:
         return {}
     pod = f"{owner.namespace}/{owner.pod}" if owner.pod else ""
     return {"pod": pod, "pod_uid": owner.id.uid, "container": owner.id.container}
 
 
-def _memory(seen: View, records: Records, device: int) -> dict[str, object]:
+def _memory(seen: View, records: Records, device: int) -> dict[str, Any]:
     if not isinstance(seen.ledger, Ledger):
         return {}
     return {
@@ -138,12 +138,12 @@ def _memory(seen: View, records: Records, device: int) -> dict[str, object]:
     }
 
 
-def _limits(seen: View, device: int) -> dict[str, object]:
+def _limits(seen: View, device: int) -> dict[str, Any]:
     limits = seen.limits.get(device)
     return {"card": limits.uuid, "limit_bytes": limits.memory, "limit_cores": limits.cores} if limits else {}
 
 
-def _budget(seen: View, found: SmDevice | None, device: int, *, this_boot: bool) -> dict[str, object]:
+def _budget(seen: View, found: SmDevice | None, device: int, *, this_boot: bool) -> dict[str, Any]:
     if found is None:
         return {}
     return {

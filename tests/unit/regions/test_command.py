@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from controllers.regions import command, layout, vgpu
+from controllers.regions import layout, vgpu
 from controllers.regions.ground import Ground
 from controllers.regions.layout import Record
 from controllers.regions.names import Owner
-from controllers.regions.report import CannotReadError, Row
+from controllers.regions.report import Row
+from service import regions_command as command
+from service.asking import NoAccessError
 from service.settings import RegionSettings
 from tests.native.worker import Worker
 from tests.unit.regions.conftest import FIXTURES, UID
@@ -145,5 +147,5 @@ def test_an_empty_root_is_a_sentence(ground: Ground) -> None:
 )
 def test_a_path_that_is_no_region_is_one_sentence(tmp_path: Path, name: str, sentence: str) -> None:
     (tmp_path / "text").write_text("this is no region file at all")
-    with pytest.raises(CannotReadError, match=sentence):
+    with pytest.raises(NoAccessError, match=sentence):
         of(tmp_path / name)

@@ -271,7 +271,7 @@ def test_no_access_through_the_api_server_says_what_to_do(error: KubeError, word
 # Help
 
 
-@pytest.mark.parametrize("name", ["serve", "node", "pool", "explain"])
+@pytest.mark.parametrize("name", ["serve", "node", "holders", "regions", "pool", "explain"])
 def test_help_teaches(tenure: Ask, name: str) -> None:
     code, out, _ = tenure(name, "--help")
     assert code == 0
