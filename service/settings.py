@@ -328,9 +328,9 @@ class DeviceKindSettings(Section):
     mode: Literal["dra", "devicePlugin"] = "dra"
     """devicePlugin: the pod asks for an extended resource instead of a claim; NUMA alignment is not given then."""
     resource_name: str = ""
-    """The extended resource of mode devicePlugin, such as `rebellions.ai/npu`."""
+    """The extended resource of mode devicePlugin."""
     count: Annotated[int, Field(ge=1, le=64)] = 1
-    """How many of it."""
+    """How many of it in mode devicePlugin; in mode dra the template says it."""
 
     @model_validator(mode="after")
     def _named(self) -> "DeviceKindSettings":
@@ -339,13 +339,29 @@ class DeviceKindSettings(Section):
         return self
 
 
-class DevicesSettings(Section):
-    """Claims that the webhook injects by name."""
+class NpuSettings(DeviceKindSettings):
+    """The accelerators."""
 
-    claim_template_name: str = ""
+    resource_name: str = "rebellions.ai/npu"
+    count: Annotated[int, Field(ge=1, le=64)] = 4
+
+
+class RdmaSettings(DeviceKindSettings):
+    """The NICs beside them."""
+
+    enabled: bool = True
+    """False: pods get no NIC; set `devices.claim_template_name` to a template without, such as `npu-only`."""
+    resource_name: str = "rdma/hca"
+    count: Annotated[int, Field(ge=1, le=64)] = 2
+
+
+class DevicesSettings(Section):
+    """Devices that the webhook injects by name."""
+
+    claim_template_name: str = "npu-rdma"
     """The ResourceClaimTemplate of pods whose annotation `tenure.dev/claim-template` is empty."""
-    npu: DeviceKindSettings = DeviceKindSettings()
-    rdma: DeviceKindSettings = DeviceKindSettings()
+    npu: NpuSettings = NpuSettings()
+    rdma: RdmaSettings = RdmaSettings()
 
 
 class ClaimSettings(Section):

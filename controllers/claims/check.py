@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controllers.claims import capacity, crosscheck, recheck, requirements, stored
+from controllers.claims import capacity, crosscheck, recheck, requirements, rules, stored
 from controllers.claims.capacity import Cluster, NodeCapacity, describe
 from controllers.claims.cel import Engine, Failed, Unknown, lookup
 from controllers.claims.matching import Matching
-from controllers.claims.objects import Claim, DeviceClass, ResourceSlice, Template
+from controllers.claims.objects import Claim, DeviceClass, DeviceTaintRule, ResourceSlice, Template
 from controllers.claims.report import (
     Check,
     Code,
@@ -38,6 +38,8 @@ class World:
     driver_pods: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Nodes on which a pod of that driver runs."""
     held: frozenset[DeviceId] = frozenset()
+    taint_rules: tuple[DeviceTaintRule, ...] | None = ()
+    """None: the API server does not serve DeviceTaintRule."""
     unreadable: tuple[str, ...] = ()
     minor: int | None = None
     """Of the API server: 36 for 1.36; None when it is not known."""
@@ -57,7 +59,7 @@ class Subject:
 
 def run(subject: Subject, world: World, engine: Engine | None = None) -> Report:
     """All checks. Never raises for what a cluster may hold."""
-    inventory = Inventory(world.slices, world.nodes)
+    inventory = Inventory(rules.tainted(world.slices, world.taint_rules or ()), world.nodes)
     if subject.template is None:
         check = Check.of("template", _template(subject, Requirements((), ()), world.minor))
         return Report(subject.name, check.verdict, (check,), 0)
@@ -81,8 +83,8 @@ def run(subject: Subject, world: World, engine: Engine | None = None) -> Report:
             ),
         ),
         Check.of("attributes", crosscheck.attributes(wanted, offers, matching)),
-        Check.of("rdma", _rdma(wanted, world, offers, matching)),
-        Check.of("capacity", _capacity(rooms)),
+        Check.of("rdma", _rdma(wanted, world, inventory, matching)),
+        Check.of("capacity", (*_capacity(rooms), *rules.findings(world.taint_rules, world.held))),
     )
     return Report(
         subject.name,
@@ -277,7 +279,7 @@ def _template(subject: Subject, wanted: Requirements, minor: int | None) -> Iter
 # RDMA.
 
 
-def _rdma(wanted: Requirements, world: World, offers: list[Offer], matching: Matching) -> Iterator[Finding]:
+def _rdma(wanted: Requirements, world: World, inventory: Inventory, matching: Matching) -> Iterator[Finding]:
     """NICs whose slice says that they do not do RDMA, against what the node's agent saw below /sys."""
     key = "dra.net/rdma"
     asked = any(
@@ -288,12 +290,12 @@ def _rdma(wanted: Requirements, world: World, offers: list[Offer], matching: Mat
     )
     if not asked:
         return
-    capable: dict[str, int] = {}
-    for offer in offers:
-        value = lookup(offer.device, offer.id.driver, key)
-        if offer.local and value is not None:
-            capable[offer.id.pool] = capable.get(offer.id.pool, 0) + (value == ("bool", True))
-    for node, count in sorted(capable.items()):
+    for node in inventory.nodes:
+        offers = (offer for pool in inventory.pools(node) for offer in pool.offers if offer.local)
+        values = [value for offer in offers if (value := lookup(offer.device, offer.id.driver, key))]
+        if not values:
+            continue
+        count = values.count(("bool", True))
         known = world.nodes.get(node)
         text = known.metadata.annotations.get(names.RDMA_DEVICES) if known else None
         seen = len([entry for entry in text.split(",") if entry]) if text is not None else None

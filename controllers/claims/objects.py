@@ -240,3 +240,17 @@ class Claim(Projection, frozen=True):
     def results(self) -> tuple[Result, ...]:
         """The devices that it has; empty while it waits."""
         return (self.status.allocation.devices.results if self.status.allocation else None) or ()
+
+
+class TaintRuleSpec(Projection, frozen=True):
+    """DeviceTaintRuleSpec. `device_selector` as it is: criteria of other versions must not get lost."""
+
+    taint: Taint
+    device_selector: dict[str, Any] | None = None
+
+
+class DeviceTaintRule(Projection, frozen=True):
+    """DeviceTaintRule."""
+
+    metadata: ObjectMeta
+    spec: TaintRuleSpec

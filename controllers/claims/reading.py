@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from controllers.claims import scan
+from controllers.claims import scan, taintrules
 from controllers.claims.check import Subject, World
 from controllers.claims.held import Profile, held_devices
-from controllers.claims.objects import Claim, DeviceClass, ResourceSlice, Template
+from controllers.claims.objects import Claim, DeviceClass, DeviceTaintRule, ResourceSlice, Template
 from controllers.claims.stored import meant
 from service.kube.client import KubeClient
 from service.kube.errors import ApiError, Forbidden, NotFound
@@ -155,6 +155,7 @@ async def world(client: KubeClient) -> World:
         ) from None
     nodes = await read.every(NODES, Node)
     profiles = await read.optional(ACCELERATOR_PROFILES, Profile)
+    rules = await taintrules.served(client)
     pods = await _driver_pods(read, {found.spec.driver for found in slices} | _named_drivers(classes))
     return World(
         classes={found.metadata.name: found for found in classes},
@@ -163,6 +164,7 @@ async def world(client: KubeClient) -> World:
         nodes={found.metadata.name: found for found in nodes},
         driver_pods=pods,
         held=held_devices(slices, profiles),
+        taint_rules=tuple(await read.optional(rules, DeviceTaintRule)) if rules else None,
         unreadable=tuple(read.unreadable),
         minor=minor,
     )
@@ -268,6 +270,7 @@ _KINDS: dict[str, type[Any]] = {
     "DeviceClass": DeviceClass,
     "ResourceClaim": Claim,
     "Node": Node,
+    "DeviceTaintRule": DeviceTaintRule,
 }
 
 
@@ -294,6 +297,7 @@ def manifests(text: str, *, namespace: str) -> Manifests:
             slices=tuple(found["ResourceSlice"]),
             claims=tuple(found["ResourceClaim"]),
             nodes={one.metadata.name: one for one in found["Node"]},
+            taint_rules=tuple(found["DeviceTaintRule"]),
         ),
     )
 

@@ -67,7 +67,7 @@ class TaintRules:
 
     async def settle(self, held: Iterable[DeviceId]) -> None:
         """Write and take back. Raises KubeError."""
-        resource = await self._resource()
+        resource = await served(self._client)
         self.available = resource is not None
         if resource is None:
             return
@@ -91,15 +91,17 @@ class TaintRules:
             except AlreadyExists:
                 continue
 
-    async def _resource(self) -> Resource | None:
-        for version in VERSIONS:
-            try:
-                body = await self._client.get(f"/apis/resource.k8s.io/{version}")
-            except NotFound:
-                continue
-            kinds = msgspec.json.decode(body, type=_Kinds)
-            if any(kind.name == "devicetaintrules" for kind in kinds.resources):
-                return Resource(
-                    "resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", namespaced=False
-                )
-        return None
+
+async def served(client: KubeClient) -> Resource | None:
+    """The kind in the newest version that the API server has; None where it has none. Raises KubeError."""
+    for version in VERSIONS:
+        try:
+            body = await client.get(f"/apis/resource.k8s.io/{version}")
+        except NotFound:
+            continue
+        kinds = msgspec.json.decode(body, type=_Kinds)
+        if any(kind.name == "devicetaintrules" for kind in kinds.resources):
+            return Resource(
+                "resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", namespaced=False
+            )
+    return None

@@ -28,7 +28,7 @@ class ClaimPolicy:
     @classmethod
     def of(cls, settings: DevicesSettings) -> "ClaimPolicy":
         """The policy of a settings section."""
-        kinds = (settings.npu, settings.rdma)
+        kinds = (settings.npu, settings.rdma) if settings.rdma.enabled else (settings.npu,)
         plugged = [kind for kind in kinds if kind.mode == "devicePlugin"]
         return cls(
             default_template=settings.claim_template_name,

@@ -49,7 +49,7 @@ def test_an_empty_annotation_means_the_default_and_without_one_is_refused() -> N
     obj = pod(annotations={TEMPLATE: " "})
     result = mutated(obj, policy(claim_template_name="default-template"))
     assert result["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] == "default-template"
-    assert "devices.claim_template_name" in refusal(obj)
+    assert "devices.claim_template_name" in refusal(obj, policy(claim_template_name=""))
 
 
 def test_a_pod_that_names_claims_of_its_own_is_left_alone_and_told() -> None:
@@ -72,7 +72,7 @@ def test_a_second_call_adds_only_a_late_container() -> None:
 @pytest.mark.parametrize("limits", [None, {}, {"cpu": "1"}])
 def test_a_device_plugin_is_asked_by_extended_resource_with_a_warning(limits: Json | None) -> None:
     plugged = {"mode": "devicePlugin", "resource_name": "rebellions.ai/npu", "count": 2}
-    nic = {"mode": "devicePlugin", "resource_name": "rdma/nic"}
+    nic = {"mode": "devicePlugin", "resource_name": "rdma/nic", "count": 1}
     obj = pod(container(limits=limits), annotations={TEMPLATE: ""})
     result = mutated(obj, policy(npu=plugged, rdma=nic))
     expected = (limits or {}) | {"rebellions.ai/npu": "2", "rdma/nic": "1"}
@@ -84,13 +84,40 @@ def test_a_device_plugin_is_asked_by_extended_resource_with_a_warning(limits: Js
 
 
 def test_one_kind_by_plugin_and_one_by_claim_go_together() -> None:
-    plugged = {"mode": "devicePlugin", "resource_name": "rdma/nic"}
+    plugged = {"mode": "devicePlugin", "resource_name": "rdma/nic", "count": 1}
     obj = pod(annotations={TEMPLATE: "npu"})
     obj["spec"]["containers"] = [{"name": "main", "image": "i"}]
     resources = mutated(obj, policy(rdma=plugged))["spec"]["containers"][0]["resources"]
     assert resources == {"claims": [{"name": "tenure"}], "limits": {"rdma/nic": "1"}}
 
 
+def test_the_defaults_are_those_of_the_field() -> None:
+    obj = pod(annotations={TEMPLATE: ""})
+    (claim,) = mutated(obj)["spec"]["resourceClaims"]
+    assert claim["resourceClaimTemplateName"] == "npu-rdma"
+    plugin = {"mode": "devicePlugin"}
+    result = mutated(obj, policy(npu=plugin, rdma=plugin))
+    limits = result["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {"rebellions.ai/npu": "4", "rdma/hca": "2"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "claims", "limits"),
+    [("dra", ["npu-only"], None), ("devicePlugin", [], {"rebellions.ai/npu": "4"})],
+)
+def test_without_rdma_there_is_no_nic_by_plugin_and_no_claim_for_its_sake(
+    mode: str, claims: list[str], limits: Json | None
+) -> None:
+    obj = pod(annotations={TEMPLATE: ""})
+    obj["spec"]["containers"] = [{"name": "main", "image": "i"}]
+    without = policy(
+        claim_template_name="npu-only", npu={"mode": mode}, rdma={"enabled": False, "mode": "devicePlugin"}
+    )
+    spec = mutated(obj, without)["spec"]
+    assert [claim["resourceClaimTemplateName"] for claim in spec.get("resourceClaims", [])] == claims
+    assert spec["containers"][0]["resources"].get("limits") == limits
+
+
 def test_a_plugin_without_a_resource_is_a_wrong_setting() -> None:
     with pytest.raises(ValueError, match="resource_name"):
-        policy(npu={"mode": "devicePlugin"})
+        policy(npu={"mode": "devicePlugin", "resource_name": ""})
