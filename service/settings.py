@@ -155,6 +155,9 @@ class PoolSettings(Section):
     remote_mode: str = "remote"
     """The `mode` of a registered card that is served over the network."""
     lupine_port: Annotated[int, Field(ge=1, le=65535)] = names.LUPINE_PORT
+    local_resources: tuple[str, ...] = ("nvidia.com/gpu",)
+    """Where a server's kubelet still advertises one of these, a HAMi scheduler that does not know mode `remote` may
+    give the same cards to local pods: such nodes get a warning."""
     promise_s: PositiveSeconds = 300.0
     """An unused promise may pass on after this time (design decision 4)."""
     cool_down_s: Seconds = 0.0

@@ -11,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from controllers.pool.book import Book
+from controllers.pool.doubts import doubt
 from controllers.pool.placement import Waiting
 from controllers.pool.pods import Pods
 from controllers.pool.servers import Phase, RemoteServer
@@ -20,14 +21,21 @@ _MIB = 1024 * 1024
 
 
 class PoolCollector(Collector):
-    """`queue` gives the waiting pods, `clock` the time of day."""
+    """`queue` gives the waiting pods, `offered_locally` counts servers, `clock` tells the time of day."""
 
     def __init__(
-        self, book: Book, pods: Pods, *, queue: Callable[[], list[Waiting]], clock: Callable[[], datetime]
+        self,
+        book: Book,
+        pods: Pods,
+        *,
+        queue: Callable[[], list[Waiting]],
+        offered_locally: Callable[[], int],
+        clock: Callable[[], datetime],
     ) -> None:
         self._book = book
         self._pods = pods
         self._queue = queue
+        self._offered_locally = offered_locally
         self._clock = clock
 
     def collect(self) -> Iterable[Metric]:
@@ -92,3 +100,13 @@ class PoolCollector(Collector):
         yield phases
         free = sum(len(offer.free) for offer in self._book.offers())
         yield GaugeMetricFamily("tenure_pool_free_cards", "Cards that could be given away now.", value=free)
+        yield GaugeMetricFamily(
+            "tenure_pool_servers_offered_locally",
+            "Servers whose kubelet offers the same cards to local pods.",
+            value=self._offered_locally(),
+        )
+        yield GaugeMetricFamily(
+            "tenure_pool_unbelieved_allocations",
+            "Placed pods whose allocation annotation names cards that they do not hold.",
+            value=sum(1 for pod in self._pods if doubt(pod, self._book)),
+        )

@@ -6,6 +6,7 @@ from datetime import datetime
 from controllers.pool import placement
 from controllers.pool.book import Book, Promise
 from controllers.pool.demand import Demand
+from controllers.pool.doubts import doubt
 from controllers.pool.placement import KeptCard, Offer, Waiting
 from controllers.pool.pods import Pods, PodView
 from controllers.pool.servers import Allocation, Card, Reason, RemoteServer
@@ -84,8 +85,8 @@ class Explainer:
             return f"runs on node {pod.node} with {count} of server {promise.server.name}"
         if promise:
             return _promised(pod, promise.allocations, self._now)
-        if pod.suspicion:
-            return f"its allocation annotation is not believed: {pod.suspicion}"
+        if reason := doubt(pod, self._book):
+            return f"its allocation annotation is not believed: {reason}"
         if pod.ended or pod.node or pod.demand is None:
             return "has ended" if pod.ended else "holds no card of the pool"
         if not pod.injected:

@@ -4,6 +4,8 @@ The scheduler calls `filter` some 11 ms after a gate was removed, and may ask an
 the promise (design decision 3).
 """
 
+from collections.abc import Callable
+
 import msgspec
 import structlog
 
@@ -17,6 +19,11 @@ from service.kube.resources import REMOTE_SERVERS
 log = structlog.get_logger(__name__)
 
 
+# Seconds after a failed reading in which nobody asks again: an API server that hangs costs one deadline now and then,
+# not one for each pod that the scheduler asks about.
+PAUSE_S = 1.0
+
+
 class _List(msgspec.Struct, frozen=True):
     items: list[RemoteServer]
 
@@ -26,21 +33,34 @@ _decode_one = msgspec.json.Decoder(RemoteServer).decode
 
 
 class Lookup:
-    """Finds a promise in the book, else in a fresh reading. `deadline` in seconds."""
+    """Finds a promise in the book, else in a fresh reading. `deadline` and the monotonic `clock` count seconds."""
 
-    def __init__(self, client: KubeClient, book: Book, *, deadline: float) -> None:
+    def __init__(
+        self, client: KubeClient, book: Book, *, deadline: float, clock: Callable[[], float]
+    ) -> None:
         self._client = client
         self._book = book
         self._deadline = deadline
+        self._clock = clock
         self._reading = SharedRead("consistent read of RemoteServers", self._read)
+        self._failure: KubeError | None = None
+        self._failed_at = float("-inf")
 
     async def promise(self, uid: str) -> Promise | None:
-        """The promise of a pod; None only after a reading that began after the question, or that failed."""
-        known = self._book.promise(uid)
-        if known is None:
-            await self._reading.after_now()
-            known = self._book.promise(uid)
+        """The promise of a pod; None only after a reading that began after the question.
+
+        Raises the KubeError of a reading that failed: the pod may have a promise that we do not know of.
+        """
+        known = self._book.promise(uid) or await self._read_for(uid)
         return known if known and known.usable else None
+
+    async def _read_for(self, uid: str) -> Promise | None:
+        if self._clock() - self._failed_at >= PAUSE_S:
+            await self._reading.after_now()
+        known = self._book.promise(uid)
+        if known is None and self._failure is not None:
+            raise self._failure
+        return known
 
     async def confirmed(self, uid: str) -> Promise | None:
         """The promise as the API server has it now, or None when the pod may not be placed on it.
@@ -60,6 +80,8 @@ class Lookup:
             raw = await self._client.get(REMOTE_SERVERS.path(), deadline=self._deadline)
         except KubeError as error:
             log.warning("servers could not be read before a rejection", error=str(error))
+            self._failure, self._failed_at = error, self._clock()
             return
+        self._failure = None
         for server in _decode(raw).items:
             self._book.learn(server, fresh=True)

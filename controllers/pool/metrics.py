@@ -33,6 +33,7 @@ class Filter(StrEnum):
     NO_PROMISE = "no_promise"
     NOT_INJECTED = "not_injected"
     REFUSED_DEMAND = "refused_demand"
+    UNKNOWN = "unknown"
     UNREADABLE = "unreadable"
 
 

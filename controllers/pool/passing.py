@@ -17,6 +17,7 @@ import structlog
 
 from controllers.pool import ledger, placement
 from controllers.pool.ledger import Witness
+from controllers.pool.notices import Cause
 from controllers.pool.placement import Overdue, Passing, Waiting
 from controllers.pool.pods import view
 from controllers.pool.room import Room
@@ -93,6 +94,8 @@ class Passer:
         revoked = ledger.revoke(server, losers, now=self._shared.clock())
         if await self._writer.swap(server, revoked) is None:
             return False
+        for uid in losers:
+            self._shared.notices.say(uid, Cause.PASSED_ON)
         return await self._resolve(server.name, losers, winner=passing) is not None
 
     async def _resolve(

@@ -109,8 +109,12 @@ def plan(
     pool = {offer.server: offer for offer in offers}
     promises: list[tuple[Waiting, Choice]] = []
     kept: dict[KeptCard, str] = {}
+    # Cards only become fewer during a plan: what found none finds none later. Hundreds of pods ask for the same.
+    hopeless: set[tuple[int, ...]] = set()
     for pod in sorted(waiting, key=lambda pod: pod.place):
-        choice = choose(pod.demand, pool.values(), policy)
+        choice = None if pod.demand.slots in hopeless else choose(pod.demand, pool.values(), policy)
+        if choice is None:
+            hopeless.add(pod.demand.slots)
         if choice is not None:
             promises.append((pod, choice))
         elif now - pod.since >= starvation and (choice := _best_chance(pod.demand, pool.values())):

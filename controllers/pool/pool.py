@@ -18,12 +18,13 @@ from controllers.pool.explain import Explainer
 from controllers.pool.fresh import OwnWrites
 from controllers.pool.lookup import Lookup
 from controllers.pool.metrics import PoolMetrics
+from controllers.pool.notices import Notices
 from controllers.pool.passing import Passer
 from controllers.pool.placement import KeptCard
 from controllers.pool.pods import Pods, PodView, view
 from controllers.pool.promise import Promiser
 from controllers.pool.room import Room
-from controllers.pool.servers import RemoteServer, is_server
+from controllers.pool.servers import RemoteServer, is_server, offered_locally
 from controllers.pool.settle import CARD_INDEX, Settler, registered_ids
 from controllers.pool.shared import Shared
 from controllers.pool.writer import ServerWriter
@@ -42,6 +43,9 @@ _SETTLE_WORKERS = 4
 _ROUND_DEADLINE_S = 60.0
 _SETTLE_DEADLINE_S = 30.0
 _QUEUE = "queue"
+# Index of the node store, and its only value: servers whose kubelet offers their cards to local pods too.
+LOCAL_INDEX = "offered"
+LOCALLY = "locally"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +84,10 @@ class Pool:
         monotonic = clocks.monotonic
         pods = Pods(OwnWrites(monotonic))
         book = Book(pods.witnesses, OwnWrites(monotonic))
-        self.shared = Shared(client, book, pods, PoolMetrics(metrics), settings, clocks.wall)
+        notices = Notices(events, book, pods)
+        self.shared = Shared(client, book, pods, notices, PoolMetrics(metrics), settings, clocks.wall)
         writer = ServerWriter(client, book, self.shared.metrics)
-        self.lookup = Lookup(client, book, deadline=settings.read_deadline_s)
+        self.lookup = Lookup(client, book, deadline=settings.read_deadline_s, clock=monotonic)
         self.binder = Binder(self.shared, self.lookup)
         self._room = Room()
         passer = Passer(self.shared, writer, nodes=caches.nodes, pods=caches.pods, room=self._room)
@@ -105,7 +110,15 @@ class Pool:
             deadline=_ROUND_DEADLINE_S,
             metrics=runtime,
         )
-        metrics.collector(PoolCollector(book, pods, queue=self._promiser.waiting, clock=clocks.wall))
+        metrics.collector(
+            PoolCollector(
+                book,
+                pods,
+                queue=self._promiser.waiting,
+                offered_locally=lambda: len(self._nodes.by_index(LOCAL_INDEX, LOCALLY)),
+                clock=clocks.wall,
+            )
+        )
         self._subscribe()
 
     def controllers(self) -> tuple[Controller, ...]:
@@ -137,9 +150,13 @@ class Pool:
 
     def _subscribe(self) -> None:
         self._nodes.add_index(CARD_INDEX, registered_ids)
+        self._nodes.add_index(LOCAL_INDEX, self._offered_locally)
         self._nodes.subscribe(self._on_node)
         self._caches.pods.subscribe(self._on_pod)
         self._caches.servers.subscribe(self._on_server)
+
+    def _offered_locally(self, node: Node) -> tuple[str, ...]:
+        return (LOCALLY,) if offered_locally(node, self.shared.settings.local_resources) else ()
 
     def _on_node(self, change: Change[Node]) -> None:
         """A node matters when it is or was a server, and when another server registers one of its cards."""
@@ -201,5 +218,6 @@ def _read(node: Node) -> tuple[object, ...]:
         meta.deletion_timestamp,
         node.spec.unschedulable,
         node.status.addresses,
+        node.status.allocatable,
         node.ready,
     )

@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from controllers.pool import ledger, placement
+from controllers.pool.notices import DOUBT_S
 from controllers.pool.passing import Passer
 from controllers.pool.placement import Choice, KeptCard, Plan, Waiting
 from controllers.pool.pods import PodView, view
@@ -54,6 +55,7 @@ class Promiser:
         self._pods = shared.pods
         self._settings = shared.settings
         self._metrics = shared.metrics
+        self._notices = shared.notices
         self._clock = shared.clock
         self._resources = shared.resources
         self._told: set[str] = set()
@@ -69,9 +71,11 @@ class Promiser:
         late = self._passer.overdue()
         if late and (queue := self.waiting()):
             complete &= await self._passer.pass_on(queue, late)
-        if not await self._tell_scheduler() or not complete:
+        told = await self._tell_scheduler()
+        doubts = self._notices.look(self.waiting(), self._clock())
+        if not told or not complete:
             return Retry("a promise or a gate was not written")
-        return self._next_look(waits_for_room=bool(late))
+        return self._next_look(waits_for_room=bool(late), doubts=doubts)
 
     def plan(self) -> Plan:
         """What the book says should be promised now."""
@@ -160,13 +164,14 @@ class Promiser:
             self._pods.learn(seen, fresh=True)
         return True
 
-    def _next_look(self, *, waits_for_room: bool) -> Outcome:
-        """When to look without an event: a pod starves, a promise is over, or room may appear on a node."""
-        queue = self.waiting()
-        if not queue:
-            return Done()
+    def _next_look(self, *, waits_for_room: bool, doubts: bool) -> Outcome:
+        """When to look without an event: a pod starves, a promise is over, room may appear, or a doubt lasts."""
         now = self._clock()
+        queue = self.waiting()
         starvation = timedelta(seconds=self._settings.starvation_s)
         moments = [pod.since + starvation for pod in queue if pod.since + starvation > now]
-        seconds = min([(moment - now).total_seconds() for moment in moments] + [self._settings.promise_s])
-        return After(min(seconds, _ROOM_LOOK_S) if waits_for_room else seconds)
+        looks = [(moment - now).total_seconds() for moment in moments]
+        looks += [self._settings.promise_s] if queue else []
+        looks += [_ROOM_LOOK_S] if queue and waits_for_room else []
+        looks += [DOUBT_S] if doubts else []
+        return After(min(looks)) if looks else Done()

@@ -13,7 +13,7 @@ from ipaddress import AddressValueError, IPv4Address
 
 import msgspec
 
-from controllers.pool import register
+from controllers.pool import quantity, register
 from service import names
 from service.objects import Node, ObjectMeta, Projection
 
@@ -141,6 +141,8 @@ class Inventory:
     endpoint: str = ""
     cards: tuple[Card, ...] = ()
     problems: tuple[str, ...] = ()
+    warning: str = ""
+    """What somebody else might do with the cards; they are offered all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,8 @@ class InventoryRules:
 
     mode: str = "remote"
     port: int = names.LUPINE_PORT
+    local_resources: tuple[str, ...] = ()
+    """Extended resources under which a kubelet would offer the same cards to pods of its own node."""
 
 
 def is_server(node: Node) -> bool:
@@ -186,7 +190,29 @@ def inventory(
         for card in listed.cards
         if card.mode == rules.mode
     )
-    return Inventory(endpoint, cards, listed.left_out)
+    return Inventory(endpoint, cards, listed.left_out, _warning(node, rules) if cards else "")
+
+
+def offered_locally(node: Node, resources: Iterable[str]) -> str | None:
+    """The resource by which a server node's kubelet still offers cards to local pods; None when it does not.
+
+    A HAMi scheduler that does not know mode `remote` reads the same annotation and would give the same card to a
+    local pod (HAMi, device plugin: all modes but mig are advertised).
+    """
+    if not is_server(node):
+        return None
+    allocatable = node.status.allocatable
+    return next((name for name in resources if quantity.parse(allocatable.get(name, 0))), None)
+
+
+def _warning(node: Node, rules: InventoryRules) -> str:
+    name = offered_locally(node, rules.local_resources)
+    if name is None:
+        return ""
+    return (
+        f"kubelet still offers {name} of this node to local pods, which would get cards that are served over the"
+        " network: taint the node, or use a device plugin that does not advertise cards in remote mode"
+    )
 
 
 def _card(card: register.Registered, endpoint: str, reasons: tuple[Reason, ...]) -> Card:

@@ -58,11 +58,14 @@ class Settler:
         self._witnesses = Witnesses(shared)
         self._metrics = shared.metrics
         self._clock = shared.clock
-        self._inventory_rules = InventoryRules(settings.remote_mode, settings.lupine_port)
+        self._inventory_rules = InventoryRules(
+            settings.remote_mode, settings.lupine_port, settings.local_resources
+        )
         self._drain_rules = DrainRules(
             timedelta(seconds=settings.cool_down_s), timedelta(seconds=settings.silent_agent_s)
         )
         self._problems: dict[str, tuple[str, ...]] = {}
+        self._warned: dict[str, str] = {}
 
     async def reconcile(self, name: str) -> Outcome:
         """Bring one server's object up to date."""
@@ -118,17 +121,21 @@ class Settler:
         return _decode(raw).metadata.uid == allocation.pod_uid
 
     def _report(self, node: Node | None, inventory: Inventory) -> None:
-        """One event and one count each time a node's problems change."""
-        if node is None or self._problems.get(node.metadata.name, ()) == inventory.problems:
+        """One event and one count each time a node's problems or warning change."""
+        if node is None:
             return
-        self._problems[node.metadata.name] = inventory.problems
-        if inventory.problems:
-            self._metrics.bad_registers.inc()
-            sentence = "; ".join(inventory.problems)[:900]
-            log.warning("cards of a server node cannot be used", node=node.metadata.name, problem=sentence)
-            self._events.emit(
-                ObjectRef("v1", "Node", node.metadata.name, uid=node.metadata.uid),
-                reason="CardsNotUsable",
-                message=sentence,
-                type_="Warning",
-            )
+        name = node.metadata.name
+        if self._problems.get(name, ()) != inventory.problems:
+            self._problems[name] = inventory.problems
+            if inventory.problems:
+                self._metrics.bad_registers.inc()
+                self._warn(node, "CardsNotUsable", "; ".join(inventory.problems)[:900])
+        if self._warned.get(name, "") != inventory.warning:
+            self._warned[name] = inventory.warning
+            if inventory.warning:
+                self._warn(node, "CardsOfferedTwice", inventory.warning)
+
+    def _warn(self, node: Node, reason: str, sentence: str) -> None:
+        log.warning("trouble with the cards of a server node", node=node.metadata.name, problem=sentence)
+        ref = ObjectRef("v1", "Node", node.metadata.name, uid=node.metadata.uid)
+        self._events.emit(ref, reason=reason, message=sentence, type_="Warning")

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from controllers.pool.book import Book
 from controllers.pool.metrics import PoolMetrics
+from controllers.pool.notices import Notices
 from controllers.pool.pods import Pods, Resources
 from service.kube.client import KubeClient
 from service.settings import PoolSettings
@@ -18,6 +19,7 @@ class Shared:
     client: KubeClient
     book: Book
     pods: Pods
+    notices: Notices
     metrics: PoolMetrics
     settings: PoolSettings
     clock: Callable[[], datetime]

@@ -6,9 +6,11 @@ is counted and dropped: events are for people, the truth is elsewhere.
 """
 
 import asyncio
+import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, Literal, TypeVar
@@ -17,7 +19,7 @@ import structlog
 
 from service.kube.backoff import Clock
 from service.kube.client import KubeClient, PatchKind
-from service.kube.errors import KubeError, NotFound
+from service.kube.errors import AlreadyExists, KubeError, NotFound
 from service.kube.metrics import Emitted, KubeMetrics
 from service.kube.resources import EVENTS
 
@@ -67,6 +69,7 @@ class _Said:
     reason: str
     message: str
     type_: Type
+    once: bool
 
 
 @dataclass(slots=True)
@@ -135,9 +138,15 @@ class EventRecorder:
         self._series: _Recent[_Said, _Series] = _Recent(MAX_REMEMBERED)
         self._budgets: _Recent[ObjectRef, _Budget] = _Recent(MAX_REMEMBERED)
 
-    def emit(self, ref: ObjectRef, *, reason: str, message: str, type_: Type = "Normal") -> None:
-        """Say something about an object. Never raises, never waits; `reason` is one word, such as `CardLost`."""
-        said = _Said(ref, reason, _cut(message), type_)
+    def emit(
+        self, ref: ObjectRef, *, reason: str, message: str, type_: Type = "Normal", once: bool = False
+    ) -> None:
+        """Say something about an object. Never raises, never waits; `reason` is one word, such as `CardLost`.
+
+        `once`: not again for this object and reason, not even by another replica, as long as the API server
+        remembers events.
+        """
+        said = _Said(ref, reason, _cut(message), type_, once)
         series = self._series.get(said, _Series)
         series.count += 1
         now = self._clock()
@@ -165,10 +174,16 @@ class EventRecorder:
             await asyncio.sleep(PACE_S)
 
     async def _write(self, said: _Said, series: _Series) -> None:
-        if series.name is None or not await self._continue(said, series.name, series.count):
+        if said.once:
+            with suppress(AlreadyExists):
+                await self._create(said, _only_name(said))
+        elif series.name is None or not await self._continue(said, series.name, series.count):
             # Nanoseconds make the name unique, as client-go's names do.
             series.name = f"{said.ref.name[:200].rstrip('-.')}.{time.time_ns():x}"
-            await self._client.create(EVENTS.path(said.ref.event_namespace), self._body(said, series.name))
+            await self._create(said, series.name)
+
+    async def _create(self, said: _Said, name: str) -> None:
+        await self._client.create(EVENTS.path(said.ref.event_namespace), self._body(said, name))
 
     async def _continue(self, said: _Said, name: str, count: int) -> bool:
         """Tell that it goes on; False when the API server does not have the event (they live for an hour)."""
@@ -206,6 +221,12 @@ class EventRecorder:
     def _micro_time(self) -> str:
         """meta/v1 MicroTime."""
         return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _only_name(said: _Said) -> str:
+    """The same in every replica, so that the second one finds the event there."""
+    mark = hashlib.sha256(f"{said.ref.uid}/{said.reason}".encode()).hexdigest()[:16]
+    return f"{said.ref.name[:200].rstrip('-.')}.{mark}"
 
 
 def _cut(message: str) -> str:

@@ -104,7 +104,7 @@ def _extender() -> Extender:
     metrics = PoolMetrics(MetricSet())
     nobody = cast("KubeClient", None)  # A pod with a promise asks nobody.
     return Extender(
-        lookup=Lookup(nobody, book, deadline=1.0),
+        lookup=Lookup(nobody, book, deadline=1.0, clock=frozen),
         book=book,
         binder=cast("Binder", None),
         resources=Resources(),

@@ -13,8 +13,9 @@ from controllers.pool.book import Book
 from controllers.pool.demand import DemandError
 from controllers.pool.lookup import Lookup
 from controllers.pool.metrics import Bind, Filter, PoolMetrics
-from controllers.pool.pods import Resources
+from controllers.pool.pods import Resources, view
 from controllers.pool.texts import Text
+from service.kube.errors import KubeError
 from service.objects import Pod
 from webhook.extender import wire
 from webhook.extender.wire import FilterResult, NodeNames, WireError
@@ -49,11 +50,17 @@ class Extender:
         return _answer(result)
 
     async def filter(self, body: bytes) -> tuple[Filter, FilterResult]:
-        """All nodes but the servers for a pod with a promise, or without a request; none for anybody else."""
+        """All nodes but the servers for a pod with a promise, or without a request; none for anybody else.
+
+        Where nobody can tell, the answer is an error: the scheduler tries again by itself after some seconds, while
+        a rejected pod would sleep until something wakes it.
+        """
         try:
             return await self._filtered(*wire.decode_filter(body))
         except WireError as error:
             return Filter.UNREADABLE, FilterResult(error=str(error))
+        except KubeError:
+            return Filter.UNKNOWN, FilterResult(error=Text.API_SERVER)
 
     async def _filtered(self, pod: Pod, nodes: NodeNames) -> tuple[Filter, FilterResult]:
         try:
@@ -62,6 +69,8 @@ class Extender:
         except DemandError as error:
             return Filter.REFUSED_DEMAND, _none(nodes, str(error))
         if await self._lookup.promise(pod.metadata.uid) is None:
+            if (seen := view(pod, self._resources)) and not seen.injected:
+                return Filter.NOT_INJECTED, _none(nodes, Text.NOT_INJECTED)
             return Filter.NO_PROMISE, _none(nodes, Text.NO_PROMISE)
         return Filter.PROMISED, self._without_servers(nodes)
 
