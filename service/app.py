@@ -41,7 +41,7 @@ from service.loop import LoopLag
 from service.metrics import MetricSet
 from service.objects import Namespace, Node, Pod
 from service.ops import ops_routes
-from service.pool_api import pool_routes
+from service.pool_api import disabled_routes, pool_routes
 from service.settings import Settings
 from webhook.admission.handler import MAX_BODY_BYTES, admission_routes
 from webhook.extender.handlers import Extender
@@ -171,7 +171,7 @@ class _Server:
         admission = admission_routes(process.settings, process.metrics, labels)
         yield Part("API client", nothing, self._client.close)
         yield process.ports()
-        yield from process.ops(scheduling.answers() if scheduling else [])
+        yield from process.ops(scheduling.answers() if scheduling else disabled_routes())
         yield from scheduling.caches() if scheduling else ()
         yield from namespaces.caches() if namespaces else ()
         yield Part("certificate", certificates.start)

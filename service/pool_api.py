@@ -35,5 +35,17 @@ def pool_routes(
     return [web.get(api.SERVERS, servers), web.get(api.PODS, pods), web.get(api.EXPLAIN, explain)]
 
 
+DISABLED = "remote GPUs are off: pool.resource_count_name and pool.resource_memory_name are empty; name both"
+
+
+def disabled_routes() -> list[web.RouteDef]:
+    """The same addresses where the backend is disabled: its reason, not an empty pool."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return _json(api.Failure(DISABLED), HTTPStatus.NOT_FOUND)
+
+    return [web.get(path, answer) for path in (api.SERVERS, api.PODS, api.EXPLAIN)]
+
+
 def _json(answer: api.Answer, status: HTTPStatus) -> web.Response:
     return web.Response(body=msgspec.json.encode(answer), content_type="application/json", status=status)

@@ -4,14 +4,17 @@ It is a reading of the API server, never the truth: a promise made on it counts 
 `RemoteServer` succeeded. Own writes enter at once, so the next decision does not wait for the watch.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, KeysView
 from dataclasses import dataclass
 
-from controllers.pool.fresh import OwnWrites
+from controllers.pool.fresh import OwnWrites, newer
 from controllers.pool.ledger import Witness
 from controllers.pool.placement import Offer
 from controllers.pool.servers import Allocation, Card, Phase, RemoteServer
 
+# Uids of deleted objects; an answer that is late by more deletions than this has long passed its deadline.
+_REMEMBERED_ENDS = 1_000
 _USABLE = {Phase.RESERVED, Phase.BOUND}
 
 
@@ -42,21 +45,28 @@ class Book:
         self._holders: dict[str, set[str]] = {}
         self._witnesses = witnesses
         self._own = own
+        self._gone: deque[str] = deque(maxlen=_REMEMBERED_ENDS)
 
     def learn(self, server: RemoteServer, *, fresh: bool = False) -> None:
-        """Take a reading: `fresh` from an answer to our own call, else from the watch, which may lag behind it."""
-        version = server.metadata.resource_version
-        if fresh:
-            self._own.wrote(server.name, version)
-        elif self._own.outdated(server.name, version):
+        """Take a reading: `fresh` from an answer to our own call, else from the watch, which may lag behind it.
+
+        An answer may be late as well: the watch has told something newer by then, or that the object is gone.
+        """
+        meta, known = server.metadata, self._servers.get(server.name)
+        if meta.uid in self._gone or (fresh and known is not None and _overtaken(known, server)):
             return
-        self._unindex(self._servers.get(server.name))
+        if fresh:
+            self._own.wrote(server.name, meta.resource_version)
+        elif self._own.outdated(server.name, meta.resource_version):
+            return
+        self._unindex(known)
         self._servers[server.name] = server
         for allocation in server.status.allocations:
             self._holders.setdefault(allocation.pod_uid, set()).add(server.name)
 
     def forget(self, server: RemoteServer) -> None:
         """The object is gone, unless a newer one of the same name is known already."""
+        self._gone.append(server.metadata.uid)
         known = self._servers.get(server.name)
         if known and known.metadata.uid == server.metadata.uid:
             self._unindex(self._servers.pop(server.name))
@@ -102,3 +112,9 @@ class Book:
             tuple(card for card in server.free_cards() if card.id not in claimed),
             tuple(card for card in server.status.cards if card.offered),
         )
+
+
+def _overtaken(known: RemoteServer, reading: RemoteServer) -> bool:
+    """Whether we know a later state of the same object."""
+    same = known.metadata.uid == reading.metadata.uid
+    return same and newer(known.metadata.resource_version, reading.metadata.resource_version)

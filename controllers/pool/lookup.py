@@ -55,8 +55,7 @@ class Lookup:
         return known if known and known.usable else None
 
     async def _read_for(self, uid: str) -> Promise | None:
-        if self._clock() - self._failed_at >= PAUSE_S:
-            await self._reading.after_now()
+        await self._reading.after_now()
         known = self._book.promise(uid)
         if known is None and self._failure is not None:
             raise self._failure
@@ -76,6 +75,8 @@ class Lookup:
         return known if known and known.usable else None
 
     async def _read(self) -> None:
+        if self._clock() - self._failed_at < PAUSE_S:
+            return
         try:
             raw = await self._client.get(REMOTE_SERVERS.path(), deadline=self._deadline)
         except KubeError as error:

@@ -12,7 +12,7 @@ import msgspec
 
 from controllers.pool import demand, grant
 from controllers.pool.demand import Demand, DemandError
-from controllers.pool.fresh import OwnWrites
+from controllers.pool.fresh import OwnWrites, newer
 from controllers.pool.ledger import Fate, Witness
 from controllers.pool.placement import Waiting
 from controllers.pool.servers import Allocation
@@ -198,10 +198,17 @@ class Pods:
         self._ends: OrderedDict[str, Fate] = OrderedDict()
 
     def learn(self, pod: PodView, *, fresh: bool = False) -> None:
-        """Take a reading: `fresh` from an answer to our own call, else from the watch, which may lag behind it."""
+        """Take a reading: `fresh` from an answer to our own call, else from the watch, which may lag behind it.
+
+        An answer may be late as well: the watch has told something newer by then, or that the pod is gone.
+        """
+        known = self._by_uid.get(pod.uid)
+        late = fresh and known is not None and newer(known.resource_version, pod.resource_version)
+        if pod.uid in self._ends or late:
+            return
         if fresh:
             self._own.wrote(pod.uid, pod.resource_version)
-        elif pod.uid in self._ends or self._own.outdated(pod.uid, pod.resource_version):
+        elif self._own.outdated(pod.uid, pod.resource_version):
             return
         self._drop(pod.uid)
         self._by_uid[pod.uid] = pod

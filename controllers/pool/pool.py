@@ -110,6 +110,7 @@ class Pool:
             deadline=_ROUND_DEADLINE_S,
             metrics=runtime,
         )
+        self._subscribe()
         metrics.collector(
             PoolCollector(
                 book,
@@ -119,7 +120,6 @@ class Pool:
                 clock=clocks.wall,
             )
         )
-        self._subscribe()
 
     def controllers(self) -> tuple[Controller, ...]:
         """What the leader runs. Start it only when all three stores are synced."""

@@ -51,12 +51,13 @@ class Replica:
         world = self._world
         client = cast("KubeClient", ModelClient(world, self._turnstile))
         self._caches = Caches(Store(), Store(), Store())
+        self.metrics = MetricSet()
         self.pool = Pool(
             client,
             self._caches,
             SETTINGS,
             events=cast("EventRecorder", Silent()),
-            metrics=MetricSet(),
+            metrics=self.metrics,
             runtime=RuntimeMetrics(MetricSet()),
             clocks=Clocks(lambda: world.now, lambda: world.now.timestamp()),  # noqa: PLW0108 - `now` moves
         )

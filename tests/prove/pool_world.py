@@ -36,6 +36,8 @@ class Fault(Enum):
     NOT_SENT = "not sent"
     ANSWER_LOST = "answer lost"
     LATE = "late"
+    SLOW = "slow"
+    """Carried out now; the answer comes when the call is let go once more."""
 
 
 def conflict(text: str) -> Conflict:
@@ -202,7 +204,8 @@ class Turnstile:
         if not self.waiting:
             return False
         future, write = self.waiting.pop(rng.randrange(len(self.waiting)))
-        faults = [Fault.NOT_SENT, Fault.ANSWER_LOST, Fault.LATE] if write else [Fault.NOT_SENT]
+        lost = [Fault.ANSWER_LOST, Fault.LATE] if write else []
+        faults = [Fault.NOT_SENT, Fault.SLOW, Fault.SLOW, *lost]
         future.set_result(rng.choice(faults) if rng.random() < trouble else Fault.NONE)
         return True
 
@@ -239,6 +242,8 @@ class ModelClient:
             self._world.late.append((begun, lambda: self._world.call(verb, path, sent, options)))
             raise DeadlineExceeded("no answer", outcome_unknown=True)
         answer = self._world.call(verb, path, sent, options)
+        if fault is Fault.SLOW:
+            await self._turnstile.turn(write=False)
         if fault is Fault.ANSWER_LOST:
             raise DeadlineExceeded("no answer", outcome_unknown=True)
         return answer
