@@ -155,7 +155,7 @@ class World:
 
     def _swap(self, name: str, body: Object) -> Object:
         old = self._existing("servers", name)
-        if body["metadata"]["resourceVersion"] != old["metadata"]["resourceVersion"]:
+        if _differs(body["metadata"], old["metadata"], "resourceVersion"):
             raise conflict("resourceVersion")
         held = [item["card"] for item in body["status"]["allocations"]]
         if len(held) != len(set(held)):
@@ -166,7 +166,7 @@ class World:
         pod = copy.deepcopy(self._existing("pods", name))
         meta, spec = pod["metadata"], pod["spec"]
         asked = body["metadata"]
-        if asked["uid"] != meta["uid"] or asked["resourceVersion"] != meta["resourceVersion"]:
+        if _differs(asked, meta, "uid") or _differs(asked, meta, "resourceVersion"):
             raise conflict("precondition")
         if spec.get("nodeName") or spec.get("schedulingGates") or pod["status"]["phase"] != "Pending":
             raise conflict("assigned, gated or ended")
@@ -177,7 +177,7 @@ class World:
 
     def _patch_pod(self, name: str, body: Object) -> Object:
         pod = copy.deepcopy(self._existing("pods", name))
-        if body["metadata"]["uid"] != pod["metadata"]["uid"]:
+        if _differs(body["metadata"], pod["metadata"], "uid"):
             raise conflict("uid")
         if body.get("spec"):
             gates = pod["spec"].get("schedulingGates", [])
@@ -185,6 +185,11 @@ class World:
         added = body["metadata"].get("annotations", {})
         pod["metadata"]["annotations"] = pod["metadata"].get("annotations", {}) | added
         return self.put("pods", name, pod)
+
+
+def _differs(asked: Object, has: Object, precondition: str) -> bool:
+    """A precondition that nobody gave always holds, as in a real API server."""
+    return bool(asked.get(precondition, has[precondition]) != has[precondition])
 
 
 @dataclass

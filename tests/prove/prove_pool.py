@@ -287,18 +287,22 @@ def _held(pod: dict[str, Any]) -> list[tuple[str, str]]:
     return [(piece.partition("/")[0], piece.partition("/")[2]) for piece in pieces]
 
 
+async def story(rng: random.Random) -> str | None:
+    """One world from its beginning to its quiet end; what broke in it."""
+    universe = Universe(rng)
+    try:
+        for number in range(STEPS):
+            if broken := await universe.step():
+                return f"step {number}: {broken}"
+        return await universe.quiet()
+    finally:
+        for replica in universe.replicas:
+            replica.crash()
+
+
 @proof("pool_state_machine")
 async def pool_state_machine(run: Run) -> None:
     """Random steps, and after each of them nobody holds what another one holds; at the end nobody sleeps."""
     for rng in run.trials(WORLDS):
-        universe = Universe(rng)
-        broken = None
-        for number in range(STEPS):
-            broken = await universe.step()
-            if broken:
-                broken = f"step {number}: {broken}"
-                break
-        broken = broken or await universe.quiet()
+        broken = await story(rng)
         run.check(broken is None, broken or "")
-        for replica in universe.replicas:
-            replica.crash()
