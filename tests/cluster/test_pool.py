@@ -1,112 +1,22 @@
 """The pool on the real API server and scheduler: the whole way from a request to a card and back."""
 
 import json
-import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from service import names
+from tests.cluster.pool import REGISTERS, SERVERS, Tenure, manifest, running
 from tests.lab import Lab
 from tests.lab.api import Call
-from tests.lab.product import SCHEDULER, Product, Replica
-from tests.lab.simulated import SimulatedNode
-
-REGISTERS = json.loads(
-    (Path(__file__).parents[1] / "fixtures" / "hami" / "node-nvidia-register.json").read_text()
-)
-SERVERS = "/apis/tenure.dev/v1alpha1/remoteservers"
-SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Tenure:
-    """A running Tenure with its own two servers: two large cards and four smaller ones."""
-
-    lab: Lab
-    product: Product
-    replica: Replica
-    large: str
-    small: str
-
-    def pod(self, namespace: str, name: str, **limits: int | str) -> None:
-        """Create a pod that asks; keywords are `remote_gpu` and `remote_gpu_memory`."""
-        wanted = {f"hami.io/{key.replace('_', '-')}": str(value) for key, value in limits.items()}
-        self.create(namespace, manifest(name, wanted))
-
-    def create(self, namespace: str, pod: Mapping[str, Any]) -> Any:
-        return self.lab.api.ok(Call("POST", f"/api/v1/namespaces/{namespace}/pods", dict(pod)))
-
-    def delete(self, namespace: str, name: str) -> None:
-        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-        self.lab.api.ok(Call("DELETE", path, {"gracePeriodSeconds": 0}))
-
-    def read(self, namespace: str, name: str) -> Any:
-        return self.lab.wait_for(f"/api/v1/namespaces/{namespace}/pods/{name}")
-
-    def until(self, namespace: str, name: str, accept: Callable[[Any], bool]) -> Any:
-        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-        return self.lab.wait_for(path, accept=accept, seconds=SECONDS)
-
-    def bound(self, namespace: str, name: str) -> Any:
-        return self.until(namespace, name, lambda pod: bool(pod["spec"].get("nodeName")))
-
-    def register(self, node: str, cards: str) -> None:
-        """What HAMi's device plugin does when a node's cards change."""
-        body = {"metadata": {"annotations": {names.NODE_REGISTER: cards}}}
-        self.lab.api.ok(Call("PATCH", f"/api/v1/nodes/{node}", body, "application/merge-patch+json"))
-
-    def server(self, name: str, accept: Callable[[Any], bool] = bool) -> Any:
-        return self.lab.wait_for(f"{SERVERS}/{name}", accept=accept, seconds=SECONDS)
-
-
-def manifest(
-    name: str, limits: Mapping[str, str], annotations: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    container = {"name": "main", "image": "lab.local/busybox:1", "resources": {"limits": dict(limits)}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "annotations": dict(annotations or {})},
-        "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]},
-    }
 
 
 @pytest.fixture(scope="module")
 def tenure(lab: Lab) -> Iterator[Tenure]:
-    mark = secrets.token_hex(2)
-    large, small, client = f"large-{mark}", f"small-{mark}", f"client-{mark}"
-    product = Product(lab)
-    product.install()
-    replica = product.prepare(f"tenure-{mark}")
-    product.register_webhook(replica)
-    lab.simulate_nodes(
-        [
-            server_node(large, "198.19.1.1", REGISTERS["json-remote-h200"]),
-            server_node(small, "198.19.1.2", REGISTERS["json-remote-a100-four-cards"]),
-            SimulatedNode(name=client),
-        ]
-    )
-    product.run(replica)
-    product.start_scheduler(replica, f"{SCHEDULER}-{mark}")
-    yield Tenure(lab, product, replica, large, small)
-    lab.components.stop(f"{SCHEDULER}-{mark}")
-    lab.components.stop(replica.name)
-    lab.kubectl("delete", "mutatingwebhookconfiguration", "tenure")
-    lab.kubectl("delete", "node", large, small, client)
-
-
-def server_node(name: str, address: str, register: str) -> SimulatedNode:
-    return SimulatedNode(
-        name=name,
-        address=address,
-        labels={names.LUPINE_SERVER_LABEL: ""},
-        annotations={names.NODE_REGISTER: register},
-    )
+    with running(lab) as found:
+        yield found
 
 
 def counts(field: str, number: int) -> Callable[[Any], bool]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from service import names
 from tests.lab.lab import Lab
 from tests.lab.layout import REPOSITORY
 from tests.lab.ports import free_ports
@@ -55,9 +56,9 @@ class Product:
         text = self._lab.helm("template", "tenure", str(CHART), f"--namespace={NAMESPACE}", *shown, *given)
         return [found for found in yaml.safe_load_all(text) if found]
 
-    def register_webhook(self, replica: Replica) -> None:
+    def register_webhook(self, replica: Replica, values: Mapping[str, str] | None = None) -> None:
         """Let the API server call this replica for each new pod; the CA is filled in by the product."""
-        (found,) = self.manifests("templates/webhook.yaml")
+        (found,) = self.manifests("templates/webhook.yaml", values=values)
         url = f"https://127.0.0.1:{replica.webhook}/admission/pods"
         for webhook in found["webhooks"]:
             webhook["clientConfig"] = {"url": url}
@@ -101,8 +102,10 @@ class Product:
         return Program(name=replica.name, argv=argv, env=env, health=health)
 
 
-def scheduler_config(replica: Replica) -> dict[str, Any]:
-    """Profile and extender as the chart configures them; resource names as in the default settings."""
+def scheduler_config(
+    replica: Replica, *, count: str = names.REMOTE_GPU, memory: str = names.REMOTE_GPU_MEMORY
+) -> dict[str, Any]:
+    """Profile and extender as the chart configures them, with the two resource names of the settings."""
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -118,8 +121,8 @@ def scheduler_config(replica: Replica) -> dict[str, Any]:
                 "httpTimeout": "5s",
                 "ignorable": False,
                 "managedResources": [
-                    {"name": "hami.io/remote-gpu", "ignoredByScheduler": True},
-                    {"name": "hami.io/remote-gpu-memory", "ignoredByScheduler": True},
+                    {"name": count, "ignoredByScheduler": True},
+                    {"name": memory, "ignoredByScheduler": True},
                 ],
             }
         ],

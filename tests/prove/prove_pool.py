@@ -29,10 +29,11 @@ TURNS = 6
 
 
 class Universe:
-    """A world, its replicas, and the random driver of both."""
+    """A world, its replicas, and the random driver of both. `deletions` weighs that of RemoteServers."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, *, deletions: int = 1) -> None:
         self._rng = rng
+        self._deletions = deletions
         self._turnstile = Turnstile()
         self.world = World()
         for number, name in enumerate(SERVERS):
@@ -69,7 +70,7 @@ class Universe:
         ]
 
     def _weights(self) -> list[int]:
-        return [40, 30, 14, 14, 5, 4, 2, 1, 1, 1, 3, 3]
+        return [40, 30, 14, 14, 5, 4, 2, self._deletions, 1, 1, 3, 3]
 
     def _let_a_call_go(self) -> None:
         self._turnstile.next(self._rng, trouble=0.1)
@@ -196,7 +197,7 @@ class Universe:
                     self.replicas[0].schedule(pod, list(CLIENTS), self._rng)
             if broken := await self._drain():
                 return broken
-        return self._asleep()
+        return self._asleep() or self._hidden()
 
     async def _drain(self) -> str | None:
         for _ in range(10_000):
@@ -227,6 +228,17 @@ class Universe:
                         return (
                             f"pod {pod['metadata']['uid']} waits although {name} has {sizes} free for {count}"
                         )
+        return None
+
+    def _hidden(self) -> str | None:
+        """A card in the hands of a pod that is gone."""
+        alive = {pod["metadata"]["uid"] for pod in self._alive()}
+        for name, server in self.world.servers.items():
+            for item in server["status"].get("allocations", ()):
+                if item["podUID"] not in alive:
+                    return (
+                        f"{name}/{item['card']} is kept for {item['podUID']}, which is gone: {item['phase']}"
+                    )
         return None
 
     def _taken(self) -> set[tuple[str, str]]:
@@ -287,9 +299,9 @@ def _held(pod: dict[str, Any]) -> list[tuple[str, str]]:
     return [(piece.partition("/")[0], piece.partition("/")[2]) for piece in pieces]
 
 
-async def story(rng: random.Random) -> str | None:
+async def story(rng: random.Random, *, deletions: int = 1) -> str | None:
     """One world from its beginning to its quiet end; what broke in it."""
-    universe = Universe(rng)
+    universe = Universe(rng, deletions=deletions)
     try:
         for number in range(STEPS):
             if broken := await universe.step():

@@ -26,7 +26,7 @@ from tests.prove.prove_pool import story
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 async def hunt():
     for number in range({worlds}):
-        if broken := await story(random.Random(f"{seed}/{{number}}")):
+        if broken := await story(random.Random(f"{seed}/{{number}}"), deletions={deletions}):
             print(f"world {{number}}: {{broken}}")
             return 1
     return 0
@@ -42,6 +42,8 @@ class Fault:
     file: str
     lines: str
     without: str = ""
+    deletions: int = 1
+    """How often RemoteServers are deleted, for what only that shows."""
 
 
 FAULTS = (
@@ -78,6 +80,7 @@ FAULTS = (
         "placed pods heard before a new object offers cards",
         f"{POOL}/settle.py",
         "        await self._witnesses.hear(server)\n",
+        deletions=8,
     ),
     Fault(
         "placed pods as second witness",
@@ -94,7 +97,7 @@ def pool_seeded_faults(run: Run) -> None:
         with TemporaryDirectory() as folder:
             copy = Path(folder)
             _copy(copy, fault)
-            found = _hunt(copy, run.seed)
+            found = _hunt(copy, run.seed, fault.deletions)
             run.check(found.startswith("world "), f"without the {fault.name}: {found or 'nothing was found'}")
 
 
@@ -111,9 +114,9 @@ def _copy(copy: Path, fault: Fault) -> None:
     file.write_text(text.replace(fault.lines, fault.without))
 
 
-def _hunt(copy: Path, seed: int) -> str:
+def _hunt(copy: Path, seed: int, deletions: int) -> str:
     """What broke first, in words; else how the hunt ended."""
-    program = _HUNT.format(worlds=WORLDS, seed=seed)
+    program = _HUNT.format(worlds=WORLDS, seed=seed, deletions=deletions)
     ended = subprocess.run(
         [sys.executable, "-c", program],
         cwd=copy,
