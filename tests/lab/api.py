@@ -4,7 +4,7 @@ import http.client
 import json
 import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -93,6 +93,17 @@ class Api:
         shares = [everything[start::_BULK_CONNECTIONS] for start in range(_BULK_CONNECTIONS)]
         with ThreadPoolExecutor(_BULK_CONNECTIONS) as threads:
             list(threads.map(work, shares))
+
+    def watch(self, path: str) -> Iterator[Any]:
+        """The events of a watch as they come, until the API server ends it or nobody asks for more."""
+        connection = self._connect(REQUEST_SECONDS)
+        try:
+            connection.request("GET", path, headers={"Accept": "application/json"})
+            response = connection.getresponse()
+            while line := response.readline():
+                yield json.loads(line)
+        finally:
+            connection.close()
 
     def _connect(self, seconds: float) -> http.client.HTTPConnection:
         parts = urlsplit(self._url)
