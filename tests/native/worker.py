@@ -12,10 +12,10 @@ SOURCE = Path(__file__).with_name("vgpu_worker.c")
 _FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror", "-static")
 
 
-def build(folder: Path) -> Path:
-    """The compiled worker. Static, so that it runs in any image."""
-    binary = folder / "vgpu_worker"
-    subprocess.run(["cc", *_FLAGS, "-o", binary, SOURCE], check=True)
+def build(folder: Path, source: Path = SOURCE) -> Path:
+    """A compiled program, by default the worker. Static, so that it runs in any image."""
+    binary = folder / source.stem
+    subprocess.run(["cc", *_FLAGS, "-o", binary, source], check=True)
     return binary
 
 

@@ -71,6 +71,42 @@ def test_a_process_with_the_device_open_is_seen(start: Start) -> None:
     assert found.start > 0
 
 
+@pytest.mark.parametrize(
+    ("before", "number"),
+    [
+        ("os.close(0)", 3),
+        ("", 900),
+        ("for n in range(3, 1100): os.dup2(2, n)", 1100),
+        ("for n in range(3, 1100, 7): os.dup2(2, n)", 1500),
+    ],
+    ids=["a-hole-before-it", "far-behind-a-hole", "more-than-a-thousand-files", "many-holes"],
+)
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "before-linux-6.2"])
+def test_a_device_is_seen_under_any_descriptor(
+    start: Start, monkeypatch: pytest.MonkeyPatch, before: str, number: int, *, counted: bool
+) -> None:
+    code = (
+        "import os, resource, time\nmost = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))\n{before}\n"
+        f"card = os.open('/dev/full', os.O_RDONLY)\nos.dup2(card, {number})\n"
+        f"if card != {number}: os.close(card)\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n"
+    )
+    pid = start(code)
+    if not counted:
+        monkeypatch.setattr(os, "fstat", lambda _: os.stat_result((0,) * 10))
+    found = seen(pid)
+    assert isinstance(found, OpenDevices)
+    assert found.numbers == {FULL}
+
+
+def test_a_process_without_open_files_is_nobody(start: Start) -> None:
+    pid = start("import os, time\nprint(os.getpid(), flush=True)\nos.closerange(0, 1024)\ntime.sleep(600)\n")
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}/fd").iterdir()):
+        assert time.monotonic() < deadline
+    assert seen(pid) is None
+
+
 def test_a_process_with_other_devices_open_is_not(start: Start) -> None:
     assert seen(start(opens("/dev/zero"))) is None
 
