@@ -104,8 +104,11 @@ def _chances(servers: Iterable[api.Chance]) -> Table:
 
 
 def aligned(*columns: str) -> Table:
-    """An empty table without lines, for rows of `plain` cells."""
-    return Table(*columns, box=None, header_style="bold", pad_edge=False)
+    """An empty table without lines, for rows of `plain` cells; a narrow terminal folds them and cuts nothing off."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
 
 
 def filled(columns: Sequence[str], rows: Iterable[Sequence[Text]]) -> Table:
