@@ -128,7 +128,7 @@ def _checks(checks: Sequence[Check]) -> Table:
 
 
 def _rows(check: Check) -> Iterator[tuple[Text, ...]]:
-    if not check.findings:
+    if check.verdict is Verdict.PASS:
         yield plain(check.name), plain(check.verdict.value, style=_STYLES[check.verdict])
     for finding in check.findings:
         label = "hint" if finding.verdict is Verdict.PASS else f"{finding.verdict.value} {finding.code.value}"

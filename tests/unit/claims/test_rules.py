@@ -4,11 +4,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from controllers.claims.check import Subject, World, run
 from controllers.claims.objects import DeviceClass, DeviceTaintRule, ResourceSlice, Template
 from controllers.claims.report import Report
 from controllers.claims.slices import DeviceId
+from service import claims_command
 from tests.unit.claims.build import CLASSES, NIC, NPU, aligned, reference, request
 
 
@@ -99,3 +101,11 @@ def test_where_the_api_server_serves_no_rules_that_is_named_and_is_no_failure() 
     }
     assert told(report(served=False)) == {"pass DeviceTaintRule": "is not available on this API server"}
     assert told(report()) == {}
+
+
+def test_a_check_with_nothing_but_hints_is_shown_as_passed_and_the_hint_below() -> None:
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(claims_command.table([report(served=False)]))
+    lines = [line.split()[:3] for line in captured.get().splitlines() if line.startswith("capacity")]
+    assert lines == [["capacity", "pass"], ["capacity", "hint", "DeviceTaintRule"]]
