@@ -128,6 +128,33 @@ class Explanation(Answer, frozen=True):
     cards: tuple[GivenCard, ...] = ()
 
 
+class Alike(Answer, frozen=True):
+    """How many servers answer a demand with the same sentence."""
+
+    servers: int
+    sentence: str
+
+
+class Waiting(Answer, frozen=True):
+    """Pods without a node that get the same explanation: how many, since when the oldest waits, and who comes first.
+
+    `first` are keys (`namespace/name`) in the order of the queue; `servers` answer for all of these pods.
+    """
+
+    sentence: str
+    pods: int
+    since: str
+    first: tuple[str, ...]
+    servers: tuple[Alike, ...] = ()
+
+
+class Backlog(Answer, frozen=True):
+    """How many pods asked for cards and have no node, and when the oldest was created (empty: there is none)."""
+
+    pods: int
+    since: str = ""
+
+
 class Certificate(Answer, frozen=True):
     """One certificate in use: what it is for, its subject, and its end (RFC 3339)."""
 

@@ -11,6 +11,7 @@ import ssl
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -21,6 +22,7 @@ from certs.certificates import Certificates, utc_now
 from controllers.claims.metrics import ClaimMetrics
 from controllers.claims.rdma import RdmaAnnotation
 from controllers.claims.watch import Watcher
+from controllers.occupancy import holdings
 from controllers.occupancy.agent import OccupancyAgent
 from controllers.pool.pods import Resources, slim
 from controllers.pool.pool import Caches, Clocks, Pool
@@ -38,13 +40,16 @@ from service.kube.metrics import KubeMetrics
 from service.kube.resources import NAMESPACES, NODES, PODS, REMOTE_SERVERS
 from service.lifecycle import Lifecycle, Part, nothing
 from service.loop import LoopLag
-from service.metrics import MetricSet
+from service.metrics import MetricSet, tell_version
 from service.objects import Namespace, Node, Pod
 from service.ops import ops_routes
+from service.page.gather import Sources
+from service.page.routes import page_routes
 from service.pool_api import disabled_routes, pool_routes
 from service.settings import Settings
 from webhook.admission.handler import MAX_BODY_BYTES, admission_routes
 from webhook.extender.handlers import Extender
+from webhook.guard import GuardWatch
 
 # Bytes. A pod of at most 1.5 MiB (etcd's bound of one object) and 5,000 node names of at most 253 characters.
 EXTENDER_BODY: Final = 3 * 1024 * 1024
@@ -72,7 +77,7 @@ async def node(settings: Settings) -> int:
     parts = [
         Part("API client", nothing, client.close),
         process.ports(),
-        *process.ops([]),
+        *process.ops(page_routes(Sources(lifecycle=process.lifecycle, identity=name, now=utc_now))),
         *occupancy.parts(process.lifecycle),
         *regions.parts(process.lifecycle),
         process.lifecycle.task("RDMA annotation", rdma.run, owner="claims"),
@@ -90,6 +95,7 @@ class _Process:
         disable_created_metrics()  # type: ignore[no-untyped-call] # a second series for each metric; no types
         self.metrics = MetricSet()
         self.metrics.collector(ProcessCollector(registry=None))
+        tell_version(self.metrics)
         self.kube_metrics = KubeMetrics(self.metrics)
         self.lifecycle = Lifecycle(self.metrics, drain_s=http.drain_s)
         self._http_metrics = HttpMetrics(self.metrics)
@@ -155,6 +161,7 @@ class _Server:
         )
         tls = self._certificates.extender_context
         self._scheduling = _Scheduling(process, client, tls) if settings.pool.enabled else None
+        self._guard = GuardWatch(client, process.metrics)
         by_host_path = settings.regions.backend == "hostPath"
         self._namespaces = _Namespaces(process, client) if by_host_path else None
 
@@ -171,13 +178,27 @@ class _Server:
         admission = admission_routes(process.settings, process.metrics, labels)
         yield Part("API client", nothing, self._client.close)
         yield process.ports()
-        yield from process.ops(scheduling.answers() if scheduling else disabled_routes())
+        answers = scheduling.answers() if scheduling else disabled_routes()
+        yield from process.ops([*page_routes(self._shown()), *answers])
         yield from scheduling.caches() if scheduling else ()
         yield from namespaces.caches() if namespaces else ()
         yield Part("certificate", certificates.start)
         yield process.lifecycle.task("certificates", certificates.run, owner="certs")
         yield Part("webhook listener", partial(self._webhook.open, admission), self._webhook.close)
+        yield process.lifecycle.task("guard watch", self._guard.run, owner="admission")
         yield from scheduling.work() if scheduling else ()
+
+    def _shown(self) -> Sources:
+        """What the status page shows."""
+        shown = Sources(
+            lifecycle=self._process.lifecycle,
+            identity=socket.gethostname(),
+            now=utc_now,
+            holdings=partial(holdings.of_cluster, self._process.settings, self._client),
+            certificates=self._certificates.report,
+            guard=lambda: self._guard.standings,
+        )
+        return self._scheduling.shown(shown) if self._scheduling else shown
 
 
 def _unknown(_: str) -> None:
@@ -251,6 +272,16 @@ class _Scheduling:
     def answers(self) -> list[web.RouteDef]:
         """The JSON API."""
         return pool_routes(self._pool.explainer, unknown=self._informers.missing)
+
+    def shown(self, sources: Sources) -> Sources:
+        """The pool's part of the status page."""
+        return replace(
+            sources,
+            pool=self._pool.explainer,
+            incomplete=self._informers.missing,
+            claims=(lambda: self._watcher.seen) if self._claims.enabled else None,
+            leader=lambda: self._lease.leader,
+        )
 
     def caches(self) -> Iterator[Part]:
         """What must be complete before anything is decided."""

@@ -5,10 +5,11 @@ an Enum, and then every series exists from the start with zero (dashboards never
 (`str`) whose series the owner removes when the thing is gone.
 """
 
+import importlib.metadata
 import itertools
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
@@ -17,6 +18,7 @@ from prometheus_client.registry import Collector
 M = TypeVar("M", bound=MetricWrapperBase)
 Labels = Mapping[str, type[Enum] | type[str]]
 
+VERSION: Final = importlib.metadata.version("tenure")
 # Seconds. The edges of the API server's own admission histograms are among them: both can be compared.
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -50,6 +52,13 @@ class MetricSet:
     def collector(self, collector: Collector) -> None:
         """Register a collector that makes its samples at scrape time from memory, without any I/O."""
         self.registry.register(collector)
+
+
+def tell_version(metrics: MetricSet) -> None:
+    """Show which version this process is: replicas of two versions disagree."""
+    metrics.gauge("tenure_build_info", "1, with the version of this process.", {"version": str}).labels(
+        VERSION
+    ).set(1)
 
 
 def _zeroed(metric: M, labels: Labels | None) -> M:

@@ -1,8 +1,7 @@
-"""What the ops listener answers about the process itself: metrics, health and a page for people."""
+"""What the ops listener answers about the process itself: metrics and health."""
 
 import asyncio
-import html
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from http import HTTPStatus
 
 from aiohttp import web
@@ -10,18 +9,16 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
-from service import api
 from service.lifecycle import Lifecycle
 
 
 def ops_routes(lifecycle: Lifecycle, registry: CollectorRegistry) -> list[web.RouteDef]:
-    """`/metrics`, `/livez`, `/readyz` and `/`."""
+    """`/metrics`, `/livez` and `/readyz`."""
     ops = _Ops(lifecycle, registry)
     return [
         web.get("/metrics", ops.metrics),
         web.get("/livez", ops.livez),
         web.get("/readyz", ops.readyz),
-        web.get("/", ops.page),
     ]
 
 
@@ -46,9 +43,6 @@ class _Ops:
         """Each condition that fails, by name."""
         return _health(dict(self._lifecycle.failing()), good="ready")
 
-    async def page(self, _: web.Request) -> web.Response:
-        return web.Response(text=_page(self._lifecycle), content_type="text/html", headers=PAGE_HEADERS)
-
 
 class _Only(Collector):
     """A registry of one metric."""
@@ -65,28 +59,3 @@ def _health(trouble: dict[str, str], *, good: str) -> web.Response:
         return web.Response(text=f"{good}\n")
     lines = [f"not {good}", *(f"{name}: {why}" for name, why in trouble.items())]
     return web.Response(text="\n".join(lines) + "\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
-
-
-# The page is text: nothing on it may load or run anything, whatever a tenant managed to name something.
-PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
-    "X-Content-Type-Options": "nosniff",
-}
-STYLE = "body{font:16px/1.5 system-ui;margin:2rem auto;max-width:60rem;padding:0 1rem}dt{font-weight:600}"
-
-
-def _page(lifecycle: Lifecycle) -> str:
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Tenure</title>'
-        f"<style>{STYLE}</style><h1>Tenure</h1>" + "".join(_state(lifecycle)) + "</html>\n"
-    )
-
-
-def _state(lifecycle: Lifecycle) -> Iterator[str]:
-    trouble = lifecycle.failing()
-    yield "<p>Ready.</p>" if not trouble else "<p>Not ready:</p><dl>"
-    for name, why in trouble.items():
-        yield f"<dt>{html.escape(name)}</dt><dd>{html.escape(why)}</dd>"
-    yield "</dl>" if trouble else ""
-    links = (api.SERVERS, api.PODS, "/metrics", "/readyz")
-    yield "<ul>" + "".join(f'<li><a href="{link}">{link}</a></li>' for link in links) + "</ul>"

@@ -64,6 +64,14 @@ class Memory:
         return {name: [check.name for check in self.reports.pop(name).checks] for name in names}
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the rounds found: the last report of each template, and why the last round could not look, or nothing."""
+
+    reports: tuple[Report, ...] = ()
+    trouble: str = ""
+
+
 class Watcher:
     """Rounds of checks, `interval_s` seconds apart."""
 
@@ -81,13 +89,24 @@ class Watcher:
         self._interval_s = interval_s
         self._rules = TaintRules(client)
         self._trouble = ""
+        self._reports: tuple[Report, ...] | None = None
         self.memory = Memory()
+
+    @property
+    def seen(self) -> Seen | None:
+        """For the status page; None when no round has ended since this process leads."""
+        if self._reports is None and not self._trouble:
+            return None
+        return Seen(self._reports or (), self._trouble)
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            await self._guarded()
-            await asyncio.sleep(self._interval_s)
+        try:
+            while True:
+                await self._guarded()
+                await asyncio.sleep(self._interval_s)
+        finally:
+            self._reports, self._trouble = None, ""
 
     async def _guarded(self) -> None:
         try:
@@ -100,16 +119,22 @@ class Watcher:
         except Exception:
             # The supervisor of rounds: a fault of ours here must not end the process that places pods.
             self._metrics.failures.inc()
+            self._trouble = "a fault of Tenure's own, see the log"
             log.exception("checking claim templates failed: this is a bug")
+        else:
+            self._trouble = ""
 
     async def round(self) -> None:
         """Check every template that a pod names. Raises KubeError, NoDraError."""
         named = await reading.referenced(self._client)
         world = await reading.world(self._client)
         await self._keep_off(world)
+        reports = []
         for key in sorted(named)[:MAX_TEMPLATES]:
             subject = await reading.template(self._client, *key)
-            self._told(await asyncio.to_thread(run, subject, world), subject)
+            reports.append(await asyncio.to_thread(run, subject, world))
+            self._told(reports[-1], subject)
+        self._reports = tuple(reports)
         if len(named) > MAX_TEMPLATES:
             log.warning("too many claim templates to check all", templates=len(named), checked=MAX_TEMPLATES)
         for template, checks in self.memory.gone("/".join(key) for key in named).items():

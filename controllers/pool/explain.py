@@ -1,6 +1,7 @@
 """Why a pod waits, or where it is. One source for the command, the JSON API and the status page; pure."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from controllers.pool import placement
@@ -9,16 +10,19 @@ from controllers.pool.demand import Demand
 from controllers.pool.doubts import doubt
 from controllers.pool.placement import KeptCard, Offer, Waiting
 from controllers.pool.pods import Pods, PodView
-from controllers.pool.servers import Allocation, Card, Reason, RemoteServer
+from controllers.pool.servers import Allocation, Card, Phase, Reason, RemoteServer
 from service import api
 from service.objects import parse_time
 
 _NODE_NOT_READY = {Reason.NODE_NOT_READY, Reason.NODE_DELETING}
-_PHASE_STATE = {
-    "Reserved": api.CardState.RESERVED,
-    "Bound": api.CardState.BOUND,
-    "Draining": api.CardState.DRAINING,
+_PHASE_STATE: Mapping[str, api.CardState] = {
+    Phase.RESERVED: api.CardState.RESERVED,
+    Phase.PASSING: api.CardState.RESERVED,
+    Phase.BOUND: api.CardState.BOUND,
+    Phase.DRAINING: api.CardState.DRAINING,
 }
+# Names that stand for a group of waiting pods: who is next, not who is there.
+_FIRST = 3
 
 
 class Explainer:
@@ -44,6 +48,25 @@ class Explainer:
         seen = sorted(self._pods, key=lambda p: (self._places.get(p.uid, last), p.key))
         return api.Pods(tuple(self._row(pod) for pod in seen))
 
+    def backlog(self) -> api.Backlog:
+        """How many pods `waiting` is about."""
+        asking = self._asking()
+        return api.Backlog(len(asking), min(pod.since for pod in asking).isoformat() if asking else "")
+
+    def waiting(self) -> Iterator[api.Waiting]:
+        """Pods without a node in the queue's order, those together that get the same answer.
+
+        One group at a time, so that a caller can pause: what the servers say is computed when it is asked for.
+        """
+        last = len(self._places) + 1
+        groups: dict[tuple[str, tuple[int, ...]], list[PodView]] = {}
+        for pod in sorted(
+            self._asking(), key=lambda pod: (self._places.get(pod.uid, last), pod.since, pod.uid)
+        ):
+            groups.setdefault(self._group_of(pod), []).append(pod)
+        for (sentence, _), pods in groups.items():
+            yield self._together(sentence, pods)
+
     def explain(self, namespace: str, name: str) -> api.Explanation:
         """One pod's answer; the newest of several that had this name."""
         key = f"{namespace}/{name}"
@@ -52,6 +75,28 @@ class Explainer:
             sentence = "no such pod asks for remote cards; is the name right, and did it ask at creation?"
             return api.Explanation(pod=key, state=api.PodState.UNKNOWN, sentence=sentence)
         return self._explain(max(named, key=lambda pod: pod.since))
+
+    def _asking(self) -> list[PodView]:
+        return [pod for pod in self._pods.unplaced() if pod.demand and not pod.deleting]
+
+    def _group_of(self, pod: PodView) -> tuple[str, tuple[int, ...]]:
+        """The sentence, without what differs from pod to pod, and what the servers are asked for."""
+        promise = self._book.promise(pod.uid)
+        if promise:
+            return f"{_cards(len(promise.allocations))} promised; {_next_step(pod)}", ()
+        return self._sentence(pod, None), pod.demand.slots if pod.demand and pod.may_be_served else ()
+
+    def _together(self, sentence: str, pods: list[PodView]) -> api.Waiting:
+        first = pods[0]
+        asks = first.may_be_served and self._book.promise(first.uid) is None
+        answers = Counter(chance.sentence for chance in (self._chances(first) if asks else ()))
+        return api.Waiting(
+            sentence=sentence,
+            pods=len(pods),
+            since=min(pod.since for pod in pods).isoformat(),
+            first=tuple(pod.key for pod in pods[:_FIRST]),
+            servers=tuple(api.Alike(count, answer) for answer, count in answers.most_common()),
+        )
 
     def _row(self, pod: PodView) -> api.Pod:
         promise = self._book.promise(pod.uid)
@@ -93,9 +138,9 @@ class Explainer:
             return "came past the webhook and has no LUPINE_SERVER variable; delete it and create it again"
         if pod.other_gates:
             return f"held by other gates first: {', '.join(pod.other_gates)}"
-        if not list(self._book):
+        if not self._book.names:
             return "there is no server with remote cards"
-        return f"waits for {_cards(len(pod.demand.slots))} on one server"
+        return f"waits for {_asked(pod.demand.slots)} on one server"
 
     def _chances(self, pod: PodView) -> tuple[api.Chance, ...]:
         if pod.demand is None:
@@ -155,7 +200,7 @@ def _card(card: Card, held: Allocation | None) -> api.Card:
         index=card.index,
         type=card.type,
         memory_mib=card.memory_mib,
-        state=_PHASE_STATE[held.phase] if held else free,
+        state=_PHASE_STATE.get(held.phase, api.CardState.UNKNOWN) if held else free,
         offered=card.offered,
         numa=card.numa,
         reasons=card.reasons,
@@ -181,12 +226,21 @@ def _cards(count: int) -> str:
     return "1 card" if count == 1 else f"{count} cards"
 
 
+def _asked(slots: Sequence[int]) -> str:
+    least = min(slots)
+    return f"{_cards(len(slots))} of {least} MiB or more" if least else _cards(len(slots))
+
+
 def _seconds(since: str, now: datetime) -> int:
     return max(0, int((now - parse_time(since)).total_seconds()))
 
 
 def _promised(pod: PodView, allocations: tuple[Allocation, ...], now: datetime) -> str:
-    promised = f"{_cards(len(allocations))} promised {_seconds(allocations[0].since, now)} s ago"
+    age = _seconds(allocations[0].since, now)
+    return f"{_cards(len(allocations))} promised {age} s ago; {_next_step(pod)}"
+
+
+def _next_step(pod: PodView) -> str:
     if pod.gated:
-        return f"{promised}; the gate is being removed"
-    return f"{promised}; the scheduler has no node for it yet (CPU, memory, taints: kubectl describe pod)"
+        return "the gate is being removed"
+    return "the scheduler has no node for it yet (CPU, memory, taints: kubectl describe pod)"

@@ -96,6 +96,7 @@ class Lease:
         self._sight = Sight(clock)
         self._version = ""
         self._sure_until = float("-inf")
+        self._holder = ""
         self._leading = False
         self._won = asyncio.Event()
         self._lost = asyncio.Event()
@@ -108,6 +109,11 @@ class Lease:
     def held(self) -> bool:
         """True while no other candidate can have taken over; false at once when a renewal is overdue."""
         return self._leading and self._clock() < self._sure_until
+
+    @property
+    def leader(self) -> str:
+        """Identity of who leads, as far as this candidate knows; empty when nobody does."""
+        return self._identity if self.held else self._holder
 
     def on_change(self, callback: Callable[[bool], None]) -> None:
         """Call `callback` with True when we begin to lead and False when we cease to."""
@@ -161,6 +167,7 @@ class Lease:
             record = _decoded(await self._client.get(path, deadline=self._call_s))
         except NotFound:
             return await self._create()
+        self._holder = record.spec.holder_identity or ""
         if not self._free(record):
             return False
         meta = {"resourceVersion": record.metadata.resource_version}

@@ -61,6 +61,20 @@ MUTATING_WEBHOOKS = Resource(
     "MutatingWebhookConfiguration",
     namespaced=False,
 )
+ADMISSION_POLICIES = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicy",
+    namespaced=False,
+)
+ADMISSION_POLICY_BINDINGS = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingadmissionpolicybindings",
+    "ValidatingAdmissionPolicyBinding",
+    namespaced=False,
+)
 ACCELERATOR_PROFILES = Resource(
     "airm.ai-computing.io", "v1alpha1", "acceleratorprofiles", "AcceleratorProfile", namespaced=False
 )
