@@ -4,7 +4,8 @@ The `hami_remote_gpu_*` and `hami_vgpu_*` names and labels are HAMi's (HAMi, sch
 backend), so that existing dashboards go on working.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -12,16 +13,20 @@ from prometheus_client.registry import Collector
 
 from controllers.pool.book import Book
 from controllers.pool.doubts import doubt
-from controllers.pool.placement import Waiting
+from controllers.pool.idle import servable
+from controllers.pool.placement import KeptCard, Waiting
 from controllers.pool.pods import Pods
-from controllers.pool.servers import Phase, RemoteServer
+from controllers.pool.servers import Phase, Reason, RemoteServer
+from service.objects import parse_time
 
 _CARD = ("server", "endpoint", "device_uuid", "device_index", "device_type")
 _MIB = 1024 * 1024
 
 
 class PoolCollector(Collector):
-    """`queue` gives the waiting pods, `offered_locally` counts servers, `clock` tells the time of day."""
+    """`queue` gives the waiting pods, `kept` the free cards that are kept for one, `offered_locally` counts servers,
+    `clock` tells the time of day.
+    """
 
     def __init__(
         self,
@@ -30,12 +35,14 @@ class PoolCollector(Collector):
         *,
         queue: Callable[[], list[Waiting]],
         offered_locally: Callable[[], int],
+        kept: Callable[[], Mapping[KeptCard, str]],
         clock: Callable[[], datetime],
     ) -> None:
         self._book = book
         self._pods = pods
         self._queue = queue
         self._offered_locally = offered_locally
+        self._kept = kept
         self._clock = clock
 
     def collect(self) -> Iterable[Metric]:
@@ -86,19 +93,18 @@ class PoolCollector(Collector):
                 )
 
     def _counts(self) -> Iterable[Metric]:
-        queue = self._queue()
-        now = self._clock()
+        queue, offers, now = self._queue(), self._book.offers(), self._clock()
         oldest = max(((now - pod.since).total_seconds() for pod in queue), default=0.0)
         yield GaugeMetricFamily("tenure_pool_waiting_pods", "Pods that wait for cards.", value=len(queue))
         yield GaugeMetricFamily(
             "tenure_pool_oldest_wait_seconds", "Age of the oldest waiting pod.", value=oldest
         )
-        phases = GaugeMetricFamily("tenure_pool_cards", "Cards in somebody's hands.", labels=("phase",))
-        counted = [item.phase for server in self._book for item in server.status.allocations]
-        for phase in Phase:
-            phases.add_metric((phase.value.lower(),), counted.count(phase))
-        yield phases
-        free = sum(len(offer.free) for offer in self._book.offers())
+        yield GaugeMetricFamily(
+            "tenure_pool_servable_pods",
+            "Waiting pods that free cards would serve; true of the leader, for more than a moment only in trouble.",
+            value=servable(queue, offers, self._kept()),
+        )
+        free = sum(len(offer.free) for offer in offers)
         yield GaugeMetricFamily("tenure_pool_free_cards", "Cards that could be given away now.", value=free)
         yield GaugeMetricFamily(
             "tenure_pool_servers_offered_locally",
@@ -110,3 +116,31 @@ class PoolCollector(Collector):
             "Placed pods whose allocation annotation names cards that they do not hold.",
             value=sum(1 for pod in self._pods if doubt(pod, self._book)),
         )
+        yield from self._cards(now)
+
+    def _cards(self, now: datetime) -> Iterable[Metric]:
+        allocations = [item for server in self._book for item in server.status.allocations]
+        held = Counter(item.phase for item in allocations)
+        phases = GaugeMetricFamily("tenure_pool_cards", "Cards in somebody's hands.", labels=("phase",))
+        for phase in Phase:
+            phases.add_metric((phase.value.lower(),), held[phase])
+        yield phases
+        since = [
+            parse_time(item.since) for item in allocations if item.phase == Phase.DRAINING and item.since
+        ]
+        yield GaugeMetricFamily(
+            "tenure_pool_longest_draining_seconds",
+            "How long the card that drains for longest has done so.",
+            value=max(((now - moment).total_seconds() for moment in since), default=0.0),
+        )
+        told = Counter(
+            reason for server in self._book for card in server.status.cards for reason in card.reasons
+        )
+        reasons = GaugeMetricFamily(
+            "tenure_pool_card_reasons",
+            "Cards that are not offered, by reason; OccupancyUnknown flags cards that are offered all the same.",
+            labels=("reason",),
+        )
+        for reason in Reason:
+            reasons.add_metric((reason.value,), told[reason])
+        yield reasons

@@ -116,6 +116,7 @@ class Pool:
                 book,
                 pods,
                 queue=self._promiser.waiting,
+                kept=lambda: self._promiser.kept,
                 offered_locally=lambda: len(self._nodes.by_index(LOCAL_INDEX, LOCALLY)),
                 clock=clocks.wall,
             )

@@ -135,7 +135,7 @@ async def test_the_summary_comes_first_and_counts_every_card_once() -> None:
         "held by pods 6",
         "draining 2",
         "kept out 2",
-        "without a node 30",
+        "waiting pods 30",
     ):
         assert fact in summary
     assert "4 of 16 cards free" in found.text
@@ -147,7 +147,9 @@ async def test_waiting_pods_are_grouped_by_what_explain_says_with_the_servers_an
     )
     told = known.explainer().explain("ns", "first")
     found = await page(sources(pool=known.explainer))
-    assert f"{told.sentence} 2 servers: {told.servers[0].sentence} 2 ns/first ns/second" in found.text
+    assert (
+        f"{told.sentence} 2 servers: {told.servers[0].sentence} First: ns/first , ns/second 2" in found.text
+    )
     assert known.explainer().explain("ns", "held").sentence in found.text
 
 
