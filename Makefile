@@ -11,7 +11,7 @@ UV_VERSION := 0.13.9
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run stop test coverage lint bench prove venv packages lab lock proto clean
+.PHONY: help run stop test coverage lint bench prove venv packages viewers lab lock proto generate clean
 
 help: ## List what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,7 +22,7 @@ run: lab packages ## Start a real cluster on this machine with Tenure in it, and
 stop: ## Stop what `make run` started
 	@test ! -x $(PYTHON_ENV) || $(PYTHON_ENV) -m tests.lab down
 
-test: lab packages ## Run all tests, on a real cluster where it matters; ARGS="-k name" goes to pytest, ARGS="-m stress" for those that need a quiet machine
+test: lab packages viewers ## Run all tests, on a real cluster where it matters; ARGS="-k name" goes to pytest, ARGS="-m stress" for those that need a quiet machine
 	@$(PYTHON_ENV) -m pytest -m "not stress" $(ARGS)
 
 coverage: venv ## Run the unit tests and report branch coverage, a line per file
@@ -35,7 +35,7 @@ lint: venv ## Check style, types, layers and dependencies; every check runs, als
 bench: lab packages ## Measure: one JSON line per figure, kept in .lab/bench.jsonl; ONLY=name measures one
 	@$(PYTHON_ENV) -m tests.bench $(if $(ONLY),--only '$(ONLY)')
 
-prove: lab packages ## Run the long randomised proofs; ONLY=name SEED=n repeats one
+prove: lab packages viewers ## Run the long randomised proofs; ONLY=name SEED=n repeats one
 	@$(PYTHON_ENV) -m tests.prove $(if $(ONLY),--only '$(ONLY)') $(if $(SEED),--seed '$(SEED)')
 
 venv: ## Make the Python environment .venv from the lock (PYTHON=... chooses the Python)
@@ -43,6 +43,9 @@ venv: ## Make the Python environment .venv from the lock (PYTHON=... chooses the
 
 packages: ## Install the Debian packages that the lab's real node needs
 	@$(SETUP) packages
+
+viewers: ## Install the Debian packages that dashboards, alerts and the status page are tested with
+	@$(SETUP) viewers
 
 lab: venv ## Build the lab's programs: Kubernetes, containerd and Helm (TENURE_GO_CACHE=... moves Go's caches)
 	@$(PYTHON_ENV) -m tests.lab.build
@@ -56,6 +59,10 @@ lock: venv ## Pin anew what pyproject.toml and requirements-*.in ask for; UPGRAD
 
 proto: venv ## Generate the messages of kubelet's plugin sockets from controllers/regions/wire/*.proto
 	cd controllers/regions/wire && $(CURDIR)/$(PYTHON_ENV) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. *.proto
+
+generate: venv ## Write the dashboards and the list of metrics anew from the code that describes them
+	$(PYTHON_ENV) -m charts.tenure.dashboards
+	$(PYTHON_ENV) -m docs.metrics_reference
 
 clean: stop ## Stop the lab and remove all that was installed or built in this folder
 	rm -rf .venv .lab build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

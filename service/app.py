@@ -6,6 +6,7 @@ The process stops in reverse, after the drain; the doors for API server and sche
 """
 
 import asyncio
+import collections
 import socket
 import ssl
 import time
@@ -13,10 +14,10 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 from aiohttp import web
-from prometheus_client import ProcessCollector, disable_created_metrics
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
 from certs.certificates import Certificates, utc_now
 from controllers.claims.metrics import ClaimMetrics
@@ -66,23 +67,9 @@ async def serve(settings: Settings) -> int:
 
 async def node(settings: Settings) -> int:
     """Run a node's agents until they are told to stop; the exit code. Raises ConfigError, ListenError."""
-    name = settings.node.name or socket.gethostname()
     process = _Process(settings)
     client = await KubeClient.connect(settings.kube, metrics=process.kube_metrics)
-    regions = RegionAgent(settings.regions, client, process.metrics, node=name)
-    occupancy = OccupancyAgent(
-        settings.occupancy, client, process.metrics, node=name, kube_metrics=process.kube_metrics
-    )
-    rdma = RdmaAnnotation(client, node=name, sys=settings.occupancy.sys)
-    parts = [
-        Part("API client", nothing, client.close),
-        process.ports(),
-        *process.ops(page_routes(Sources(lifecycle=process.lifecycle, identity=name, now=utc_now))),
-        *occupancy.parts(process.lifecycle),
-        *regions.parts(process.lifecycle),
-        process.lifecycle.task("RDMA annotation", rdma.run, owner="claims"),
-    ]
-    return await process.run(parts)
+    return await process.run(list(_Node(process, client).parts()))
 
 
 class _Process:
@@ -305,6 +292,41 @@ class _Scheduling:
             yield task(controller.name, lead, owner="pool", finish=controller.finish)
         if self._claims.enabled:
             yield task("claim checks", partial(self._lease.lead, self._watcher.run), owner="claims")
+
+
+class _Node:
+    """The objects of `tenure node`: card scan, vGPU regions, RDMA devices."""
+
+    def __init__(self, process: _Process, client: KubeClient) -> None:
+        settings = process.settings
+        self._name = settings.node.name or socket.gethostname()
+        self._process = process
+        self._client = client
+        self._regions = RegionAgent(settings.regions, client, process.metrics, node=self._name)
+        self._occupancy = OccupancyAgent(
+            settings.occupancy, client, process.metrics, node=self._name, kube_metrics=process.kube_metrics
+        )
+        self._rdma = RdmaAnnotation(client, node=self._name, sys=settings.occupancy.sys)
+
+    def parts(self) -> Iterator[Part]:
+        """In the order of the start."""
+        process, lifecycle = self._process, self._process.lifecycle
+        yield Part("API client", nothing, self._client.close)
+        yield process.ports()
+        shown = Sources(lifecycle=lifecycle, identity=self._name, now=utc_now)
+        yield from process.ops(page_routes(shown))
+        yield from self._occupancy.parts(lifecycle)
+        yield from self._regions.parts(lifecycle)
+        yield lifecycle.task("RDMA annotation", self._rdma.run, owner="claims")
+
+
+def declared(settings: Settings, command: Literal["serve", "node"]) -> CollectorRegistry:
+    """Every metric of a command, for the reference; nothing is started, and no API server is asked."""
+    process = _Process(settings)
+    client = KubeClient.__new__(KubeClient)  # It connects to nothing, because nothing asks it.
+    parts = _Server(process, client).parts() if command == "serve" else _Node(process, client).parts()
+    collections.deque(parts, maxlen=0)  # Made, and never started.
+    return process.metrics.registry
 
 
 def _identity() -> str:

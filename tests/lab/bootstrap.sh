@@ -2,6 +2,7 @@
 # Prepares a machine for the project. Asks nothing, and says what it installs and why before it does.
 #   bootstrap.sh venv      the Python environment .venv, from requirements-dev.txt
 #   bootstrap.sh packages  the Debian packages that the lab's real node needs
+#   bootstrap.sh viewers   the Debian packages that dashboards, alerts and the status page are tested with
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -11,6 +12,9 @@ readonly STAMP=.venv/.made-from
 readonly NODE_PACKAGES=(
   runc containernetworking-plugins busybox-static iptables conntrack nftables iproute2 util-linux mount
 )
+# prometheus: promtool tests the chart's alerts, and the real server runs every query of its dashboards.
+# chromium: the status page as a browser shows it, on a desk and on a phone.
+readonly VIEWER_PACKAGES=(prometheus chromium)
 
 say() { printf '%s\n' "$*"; }
 fail() { say "$*" >&2; exit 1; }
@@ -57,6 +61,17 @@ apt_get() {
 
 make_packages() {
   install_packages "the lab's real node needs them; the control plane works without" "${NODE_PACKAGES[@]}" || true
+}
+
+# keep_service_down: only prometheus' programs are wanted; Debian's package would start its service and enable it.
+keep_service_down() {
+  [ -n "$(missing_of prometheus)" ] && [ -d /run/systemd/system ] || return 0
+  as_root systemctl mask --quiet prometheus.service || true
+}
+
+make_viewers() {
+  keep_service_down
+  install_packages "dashboards, alerts and the status page are tested with them" "${VIEWER_PACKAGES[@]}" || true
 }
 
 # --- Python environment ----------------------------------------------------------------------------------------------
@@ -153,5 +168,6 @@ make_venv() {
 case ${1:-} in
   venv) make_venv ;;
   packages) make_packages ;;
-  *) fail "usage: bootstrap.sh venv|packages" ;;
+  viewers) make_viewers ;;
+  *) fail "usage: bootstrap.sh venv|packages|viewers" ;;
 esac

@@ -1,7 +1,8 @@
 """pytest fixtures: one cluster for the session, a clean namespace for each test, no blocked event loop.
 
 Set TENURE_LAB to the state folder of a running lab to use that one and leave it running, and
-TENURE_REQUIRE_NODE=1 to let tests of the real node fail, not skip, where there can be no node.
+TENURE_REQUIRE_NODE=1 to let tests of the real node fail, not skip, where there can be no node; the same holds for
+tests whose Debian package is missing.
 """
 
 import inspect
@@ -85,8 +86,20 @@ def _node_tier(request: pytest.FixtureRequest) -> None:
 def require_node(missing: str | None) -> None:
     """Leave the test when there is no real node; `missing` is the reason."""
     if missing is not None:
-        refuse: Callable[[str], None] = pytest.fail if os.environ.get("TENURE_REQUIRE_NODE") else pytest.skip
-        refuse(f"no real node: {missing}")
+        _leave(f"no real node: {missing}")
+
+
+def require_program(name: str) -> str:
+    """Path of a program of a Debian package that `make viewers` installs; without it, as `require_node`."""
+    path = shutil.which(name)
+    if path is None:
+        _leave(f"{name} is not installed, which `make viewers` does")
+    return str(path)
+
+
+def _leave(reason: str) -> None:
+    refuse: Callable[[str], None] = pytest.fail if os.environ.get("TENURE_REQUIRE_NODE") else pytest.skip
+    refuse(reason)
 
 
 @pytest.fixture
