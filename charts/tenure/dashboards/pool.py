@@ -66,6 +66,14 @@ BOARD = build(
                     queries=(Query("max by (reason) (tenure_pool_card_reasons)", "{{reason}}"),),
                 ),
                 Graph(
+                    title="Doubts",
+                    text="Allocations that are not believed, and servers whose kubelet offers the same cards locally.",
+                    queries=(
+                        Query("max(tenure_pool_unbelieved_allocations)", "not believed"),
+                        Query("max(tenure_pool_servers_offered_locally)", "offered locally"),
+                    ),
+                ),
+                Graph(
                     title="Memory in use by server",
                     text="Memory of the cards that pods hold.",
                     queries=(

@@ -1,5 +1,6 @@
 from collections.abc import Mapping, Sequence
 
+import msgspec
 from prometheus_client import Metric
 
 from controllers.pool.book import Book
@@ -39,7 +40,12 @@ def samples(
         book.learn(server)
     found: list[Metric] = list(
         PoolCollector(
-            book, pods, queue=lambda: list(queue), kept=lambda: kept or {}, clock=lambda: build.NOW
+            book,
+            pods,
+            queue=lambda: list(queue),
+            kept=lambda: kept or {},
+            offered_locally=lambda: 0,
+            clock=lambda: build.NOW,
         ).collect()
     )
     return {(s.name, *s.labels.values()): s.value for metric in found for s in metric.samples}
@@ -51,10 +57,7 @@ def test_the_card_that_drains_for_longest_and_every_reason_have_a_series() -> No
         build.allocation("GPU-1", "b", "Draining", build.ago(700)),
         build.allocation("GPU-2", "c", "Bound", build.ago(9000)),
     ]
-    odd = build.card("GPU-3", offered=False)
-    marked = type(odd)(
-        *[*(getattr(odd, name) for name in odd.__struct_fields__[:-1]), ("HostHeld", "Cordoned")]
-    )
+    marked = msgspec.structs.replace(build.card("GPU-3", offered=False), reasons=("HostHeld", "Cordoned"))
     found = samples([build.server(of=[*build.cards(1, 1, 1), marked], held=held)])
     assert found["tenure_pool_longest_draining_seconds",] == 700
     assert found["tenure_pool_cards", "draining"] == 2
