@@ -18,7 +18,16 @@ from prometheus_client.registry import Collector
 M = TypeVar("M", bound=MetricWrapperBase)
 Labels = Mapping[str, type[Enum] | type[str]]
 
-VERSION: Final = importlib.metadata.version("tenure")
+
+def _version() -> str:
+    """The installed version; a source tree that nobody installed has none."""
+    try:
+        return importlib.metadata.version("tenure")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+VERSION: Final = _version()
 # Seconds. The edges of the API server's own admission histograms are among them: both can be compared.
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
