@@ -60,9 +60,10 @@ lock: venv ## Pin anew what pyproject.toml and requirements-*.in ask for; UPGRAD
 proto: venv ## Generate the messages of kubelet's plugin sockets from controllers/regions/wire/*.proto
 	cd controllers/regions/wire && $(CURDIR)/$(PYTHON_ENV) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. *.proto
 
-generate: venv ## Write the dashboards and the list of metrics anew from the code that describes them
+generate: venv ## Write anew what is made from code: dashboards, list of metrics, the chart's schema and table of values
 	$(PYTHON_ENV) -m charts.tenure.dashboards
 	$(PYTHON_ENV) -m docs.metrics_reference
+	$(PYTHON_ENV) -m tests.chart
 
 clean: stop ## Stop the lab and remove all that was installed or built in this folder
 	rm -rf .venv .lab build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -13,7 +13,7 @@ import typer
 import yaml
 from rich.console import Console, RenderableType
 
-from service import api, loop, settings, tables
+from service import api, chart_commands, loop, settings, tables
 from service.asking import AtUrl, NoAccessError, Source, ThroughApiServer, ask
 from service.http import ListenError
 from service.kube.errors import ConfigError
@@ -231,6 +231,7 @@ def explain(
     return {api.PodState.WAITING: FINDINGS, api.PodState.UNKNOWN: WRONG_USE}.get(answer.state, 0)
 
 
+app.add_typer(chart_commands.commands)
 claims = typer.Typer(no_args_is_help=True, help="Device claims (Dynamic Resource Allocation).")
 app.add_typer(claims, name="claims")
 

@@ -34,6 +34,8 @@ def archive(
     *,
     command: Sequence[str],
     environment: Mapping[str, str] | None = None,
+    entrypoint: Sequence[str] = (),
+    user: str = "",
 ) -> None:
     """Write one image to a tar file. `layer` is an uncompressed tar of its root file system."""
     blobs: dict[str, bytes] = {}
@@ -48,7 +50,12 @@ def archive(
     config = {
         "architecture": _ARCHITECTURES[platform.machine()],
         "os": "linux",
-        "config": {"Cmd": list(command), "Env": [f"{name}={value}" for name, value in variables.items()]},
+        "config": {
+            "User": user,
+            "Entrypoint": list(entrypoint),
+            "Cmd": list(command),
+            "Env": [f"{name}={value}" for name, value in variables.items()],
+        },
         "rootfs": {"type": "layers", "diff_ids": [layer_descriptor["digest"]]},
     }
     manifest = {

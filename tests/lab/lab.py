@@ -13,7 +13,7 @@ import yaml
 from tests.lab import images, machine
 from tests.lab.api import Api, Call, client_context
 from tests.lab.build import binaries
-from tests.lab.command import run_command
+from tests.lab.command import COMMAND_SECONDS, run_command
 from tests.lab.components import Components, Progress
 from tests.lab.controlplane import (
     API_SERVER,
@@ -174,9 +174,9 @@ class Lab:
         """What kubectl prints, run as administrator or with another kubeconfig."""
         return self._command([str(self._plane.binary), "kubectl", *args], stdin, kubeconfig)
 
-    def helm(self, *args: str, kubeconfig: Path | None = None) -> str:
+    def helm(self, *args: str, kubeconfig: Path | None = None, seconds: float = COMMAND_SECONDS) -> str:
         """What Helm prints, run as administrator or with another kubeconfig."""
-        return self._command([str(binaries(["helm"]) / "helm"), *args], None, kubeconfig)
+        return self._command([str(binaries(["helm"]) / "helm"), *args], None, kubeconfig, seconds=seconds)
 
     def apply(self, *objects: Mapping[str, Any]) -> None:
         """Create or change objects."""
@@ -199,6 +199,10 @@ class Lab:
         images.archive(archive, reference, rootfs.read_bytes(), command=command, environment=environment)
         self._node.import_image(archive)
         archive.unlink()
+
+    def import_image(self, archive: Path) -> None:
+        """Make the image of an OCI archive known to the real node."""
+        self._node.import_image(archive)
 
     def etcd_compact(self) -> int:
         """Drop all history before now; the revision it ends at.
@@ -267,9 +271,16 @@ class Lab:
             raise LabError(f"this lab has no real node: {plane.settings.node_missing}")
         return Node(plane)
 
-    def _command(self, argv: Sequence[str], stdin: str | None, kubeconfig: Path | None) -> str:
+    def _command(
+        self,
+        argv: Sequence[str],
+        stdin: str | None,
+        kubeconfig: Path | None,
+        *,
+        seconds: float = COMMAND_SECONDS,
+    ) -> str:
         env = environment(self._layout) | {"KUBECONFIG": str(kubeconfig or self.kubeconfig)}
-        return run_command(argv, env=env, stdin=stdin)
+        return run_command(argv, env=env, stdin=stdin, seconds=seconds)
 
     def _admin_context(self) -> ssl.SSLContext:
         pair = self._authority.client(_ADMIN, groups=_ADMIN_GROUPS)
