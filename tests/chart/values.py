@@ -17,7 +17,7 @@ _KEY: Final = re.compile(r"^( *)([A-Za-z]\w*):(.*)$")
 _INTRODUCTION: Final = """\
 # Values of the chart
 
-Made of `charts/tenure/values.yaml` by `make chart`. `helm show values charts/tenure` prints the file itself. Unknown
+Made of `charts/tenure/values.yaml` by `make generate`. `helm show values charts/tenure` prints the file itself. Unknown
 keys are refused.
 
 | value | default | what it is |

@@ -148,8 +148,7 @@ occupancy:
 devices:
   claim_template_name: {{ quote $v.devices.claimTemplateName }}
   npu: {{ include "tenure.deviceKind" $v.devices.npu }}
-  {{- /* Without NICs the kind is that of the NPUs once more, which adds nothing. */}}
-  rdma: {{ include "tenure.deviceKind" (ternary $v.devices.rdma $v.devices.npu $v.devices.rdma.enabled) }}
+  rdma: {{ include "tenure.deviceKind" $v.devices.rdma | fromJson | merge (dict "enabled" $v.devices.rdma.enabled) | toJson }}
 {{- end -}}
 
 {{- define "tenure.deviceKind" -}}

@@ -15,11 +15,11 @@ TEMPLATES = "\n".join(path.read_text() for path in (CHART / "templates").rglob("
 
 
 def test_the_table_in_the_docs_is_what_make_chart_writes() -> None:
-    assert DOCUMENT.read_text() == table(TEXT), "run `make chart`"
+    assert DOCUMENT.read_text() == table(TEXT), "run `make generate`"
 
 
 def test_the_schema_is_what_make_chart_writes() -> None:
-    assert json.loads((CHART / "values.schema.json").read_text()) == schema(TEXT), "run `make chart`"
+    assert json.loads((CHART / "values.schema.json").read_text()) == schema(TEXT), "run `make generate`"
 
 
 @pytest.mark.parametrize("value", values(TEXT), ids=lambda value: value.path)
