@@ -133,17 +133,17 @@ def test_without_a_pool_or_with_a_scheduler_of_one_s_own_none_runs_beside_the_se
 @pytest.mark.parametrize(
     ("given", "npu", "rdma"),
     [
-        ("devices.npu.mode=dra", {"mode": "dra"}, {"mode": "dra"}),
+        ("devices.npu.mode=dra", {"mode": "dra"}, {"mode": "dra", "enabled": True}),
         (
             "devices.npu.mode=devicePlugin,devices.rdma.mode=devicePlugin",
             {"mode": "devicePlugin", "resource_name": "rebellions.ai/npu", "count": 4},
-            {"mode": "devicePlugin", "resource_name": "rdma/hca", "count": 2},
+            {"mode": "devicePlugin", "resource_name": "rdma/hca", "count": 2, "enabled": True},
         ),
         # Nothing is left that a claim would be for.
         (
             "devices.npu.mode=devicePlugin,devices.rdma.enabled=false",
             {"mode": "devicePlugin", "resource_name": "rebellions.ai/npu", "count": 4},
-            {"mode": "devicePlugin", "resource_name": "rebellions.ai/npu", "count": 4},
+            {"mode": "dra", "enabled": False},
         ),
     ],
 )
