@@ -29,11 +29,10 @@ TURNS = 6
 
 
 class Universe:
-    """A world, its replicas, and the random driver of both. `deletions` weighs that of RemoteServers."""
+    """A world, its replicas, and the random driver of both."""
 
-    def __init__(self, rng: random.Random, *, deletions: int = 1) -> None:
+    def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._deletions = deletions
         self._turnstile = Turnstile()
         self.world = World()
         for number, name in enumerate(SERVERS):
@@ -70,7 +69,7 @@ class Universe:
         ]
 
     def _weights(self) -> list[int]:
-        return [40, 30, 14, 14, 5, 4, 2, self._deletions, 1, 1, 3, 3]
+        return [40, 30, 14, 14, 5, 4, 2, 1, 1, 1, 3, 3]
 
     def _let_a_call_go(self) -> None:
         self._turnstile.next(self._rng, trouble=0.1)
@@ -299,9 +298,9 @@ def _held(pod: dict[str, Any]) -> list[tuple[str, str]]:
     return [(piece.partition("/")[0], piece.partition("/")[2]) for piece in pieces]
 
 
-async def story(rng: random.Random, *, deletions: int = 1) -> str | None:
+async def story(rng: random.Random) -> str | None:
     """One world from its beginning to its quiet end; what broke in it."""
-    universe = Universe(rng, deletions=deletions)
+    universe = Universe(rng)
     try:
         for number in range(STEPS):
             if broken := await universe.step():

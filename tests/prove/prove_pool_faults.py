@@ -1,7 +1,7 @@
-"""The proof of the pool is able to fail: `make prove ONLY=pool_seeded_faults`.
+"""What watches over the pool is able to fail: `make prove ONLY=pool_seeded_faults` and `ONLY=pool_review_findings`.
 
-Each trial takes one safeguard out of a copy of the sources and lets the random worlds loose on it, until they find
-what the safeguard was for.
+Each trial takes one safeguard out of a copy of the sources. Either the random worlds are let loose on it, until they
+find what the safeguard was for; or the one test that is about it has to fail.
 """
 
 import shutil
@@ -16,7 +16,9 @@ from tests.prove.proofs import Run, proof
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = ("certs", "controllers", "service", "tests", "webhook")
 POOL = "controllers/pool"
-DEADLINE_S = 1200
+# Worlds that are tried before the fault counts as missed.
+WORLDS = 300
+DEADLINE_S = 600
 _HUNT = """
 import asyncio, logging, random, sys
 import structlog
@@ -24,7 +26,7 @@ from tests.prove.prove_pool import story
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 async def hunt():
     for number in range({worlds}):
-        if broken := await story(random.Random(f"{seed}/{{number}}"), deletions={deletions}):
+        if broken := await story(random.Random(f"{seed}/{{number}}")):
             print(f"world {{number}}: {{broken}}")
             return 1
     return 0
@@ -40,10 +42,6 @@ class Fault:
     file: str
     lines: str
     without: str = ""
-    deletions: int = 1
-    """How often RemoteServers are deleted, for what only that shows."""
-    worlds: int = 300
-    """Tried before the fault counts as missed."""
 
 
 FAULTS = (
@@ -77,13 +75,6 @@ FAULTS = (
         "return False",
     ),
     Fault(
-        "placed pods heard before a new object offers cards",
-        f"{POOL}/settle.py",
-        "        await self._witnesses.hear(server)\n",
-        deletions=12,
-        worlds=2000,
-    ),
-    Fault(
         "placed pods as second witness",
         f"{POOL}/ledger.py",
         "    kept += _from_witnesses(kept, scene)\n",
@@ -98,7 +89,7 @@ def pool_seeded_faults(run: Run) -> None:
         with TemporaryDirectory() as folder:
             copy = Path(folder)
             _copy(copy, fault)
-            found = _hunt(copy, run.seed, fault)
+            found = _hunt(copy, run.seed)
             run.check(found.startswith("world "), f"without the {fault.name}: {found or 'nothing was found'}")
 
 
@@ -106,6 +97,7 @@ def _copy(copy: Path, fault: Fault) -> None:
     for package in PACKAGES:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(REPOSITORY / package, copy / package, ignore=ignored)
+    shutil.copy(REPOSITORY / "pyproject.toml", copy)
     file = copy / fault.file
     text = file.read_text()
     if text.count(fault.lines) != 1:
@@ -115,9 +107,9 @@ def _copy(copy: Path, fault: Fault) -> None:
     file.write_text(text.replace(fault.lines, fault.without))
 
 
-def _hunt(copy: Path, seed: int, fault: Fault) -> str:
+def _hunt(copy: Path, seed: int) -> str:
     """What broke first, in words; else how the hunt ended."""
-    program = _HUNT.format(worlds=fault.worlds, seed=seed, deletions=fault.deletions)
+    program = _HUNT.format(worlds=WORLDS, seed=seed)
     ended = subprocess.run(
         [sys.executable, "-c", program],
         cwd=copy,
@@ -127,3 +119,90 @@ def _hunt(copy: Path, seed: int, fault: Fault) -> str:
         check=False,
     )
     return ended.stdout.strip() or ended.stderr.strip()[-300:]
+
+
+RULES = "tests/unit/pool/test_rules_"
+# Findings of the review of HAMi's remote backend, by number, with the test that is about each. R1, the names of the
+# resources in the scheduler's configuration, is the chart's: tests/cluster/test_pool_renamed.py and the chart's tests.
+FINDINGS = {
+    f"{RULES}15_to_20_accounting.py::test_rule_17": Fault(
+        "R2: resourceVersion of a promise",
+        f"{POOL}/writer.py",
+        '{"name": server.name, "resourceVersion": server.metadata.resource_version}',
+        '{"name": server.name}',
+    ),
+    f"{RULES}1_to_8_discovery.py::test_rule_8": Fault(
+        "R3: no cards are no error",
+        f"{POOL}/settle.py",
+        "inventory = self._inventory(node, server) if node and serves else Inventory()",
+        "assert node and serves; inventory = self._inventory(node, server)",
+    ),
+    f"{RULES}1_to_8_discovery.py::test_rule_6": Fault(
+        "R4: mode of a card",
+        f"{POOL}/servers.py",
+        "        if card.mode == rules.mode\n",
+    ),
+    f"{RULES}21_to_31_reading_and_telling.py::test_rule_25": Fault(
+        "R5: resourceVersion of a promise",
+        f"{POOL}/writer.py",
+        '{"name": server.name, "resourceVersion": server.metadata.resource_version}',
+        '{"name": server.name}',
+    ),
+    f"{RULES}21_to_31_reading_and_telling.py::test_rule_23": Fault(
+        "R6: an answer that is late",
+        f"{POOL}/book.py",
+        "(fresh and known is not None and _overtaken(known, server))",
+        "False",
+    ),
+    f"{RULES}21_to_31_reading_and_telling.py::test_rule_29": Fault(
+        "R7: as many cards as the pod asks for",
+        f"{POOL}/pods.py",
+        "if asked is None or len(cards) != len(asked.slots):",
+        "if asked is None:",
+    ),
+    f"{RULES}21_to_31_reading_and_telling.py::test_rule_28": Fault(
+        "R8: annotations in what makes a node another one",
+        f"{POOL}/pool.py",
+        "        meta.annotations,\n",
+    ),
+    f"{RULES}21_to_31_reading_and_telling.py::test_rule_30": Fault(
+        "H2: a card once, and not once per node",
+        f"{POOL}/collect.py",
+        "        for server in self._book:\n            self._server(server, limit, held, overview)\n",
+        "        for server in [*self._book] * 2:\n            self._server(server, limit, held, overview)\n",
+    ),
+    "tests/unit/pool/test_new_object.py::": Fault(
+        "census of placed pods before a new object offers cards",
+        f"{POOL}/settle.py",
+        "        await self._witnesses.hear(server)\n",
+    ),
+}
+
+
+@proof("pool_review_findings")
+def pool_review_findings(run: Run) -> None:
+    """The test of each finding passes on the sources as they are, and fails without its safeguard."""
+    nothing = Fault("nothing", f"{POOL}/writer.py", "class ServerWriter:", "class ServerWriter:")
+    cases = [(test, fault, taken) for test, fault in FINDINGS.items() for taken in (False, True)]
+    for (test, fault, taken), _ in zip(cases, run.trials(len(cases)), strict=True):
+        with TemporaryDirectory() as folder:
+            copy = Path(folder)
+            _copy(copy, fault if taken else nothing)
+            code = _tested(copy, test)
+            run.check(
+                code == int(taken), f"{test} ended with {code} {'without' if taken else 'with'} {fault.name}"
+            )
+
+
+def _tested(copy: Path, test: str) -> int:
+    """Exit code of pytest: 0 when all passed, 1 when one failed."""
+    file, _, name = test.partition("::")
+    chosen = ["-k", f"{name}_"] if name else []
+    options = ["-q", "-p", "no:cacheprovider"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *chosen, file],
+        cwd=copy,
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=False,
+    ).returncode
