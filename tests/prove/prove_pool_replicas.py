@@ -35,7 +35,7 @@ DEADLINE_S = 300.0
 LOOK_S = 0.2
 KILL_S = 4.0
 # A leader that was killed is missed for the 15 s of its lease, so the kills must end for the queue to end.
-KILLS = 6
+KILLS = 4
 NAMESPACE = "jobs"
 PATH = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
@@ -48,6 +48,8 @@ class Story:
     """Pod name to its place in the queue at the start."""
     bound: list[str] = field(default_factory=list)
     done: set[str] = field(default_factory=set)
+    evicted: set[str] = field(default_factory=set)
+    """Gone, and not by us."""
     double: str = ""
     filters: float = 0.0
     kills: int = 0
@@ -68,6 +70,7 @@ def pool_replicas(run: Run) -> None:
         calls = story.filters / PODS
         run.check(not story.double, story.double)
         run.check(len(story.done) == PODS, f"only {len(story.done)} of {PODS} pods were served")
+        run.check(not story.evicted, f"{len(story.evicted)} pods were evicted")
         run.check(not late, f"{len(late)} pods were served far out of order, first {late[:1]}")
         run.check(calls <= FILTER_CALLS, f"{calls:.2f} filter calls per pod")
         run.check(story.kills == KILLS, f"only {story.kills} replicas were killed")
@@ -127,6 +130,8 @@ class _Scene:
     def _look(self, story: Story) -> None:
         """One consistent list: who is placed, and on which cards. A pod that runs has done its work and goes."""
         found = self._lab.api.ok(Call("GET", PATH))["items"]
+        there = {pod["metadata"]["name"] for pod in found}
+        story.evicted |= story.queue.keys() - story.done - there
         placed = [pod for pod in found if pod["spec"].get("nodeName")]
         cards = Counter(card for pod in placed for card in _cards(pod))
         twice = [card for card, times in cards.items() if times > 1]
