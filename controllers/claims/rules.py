@@ -50,8 +50,9 @@ def _with_taints(
 
 
 def _matches(rule: TaintRuleSpec, **given: str) -> bool:
+    """Whether no criterion says otherwise. A criterion of another type is the API server's to refuse, and no match."""
     selector = rule.device_selector or {}
-    return all(selector.get(name) in {None, value} for name, value in given.items())
+    return all(selector.get(name) is None or selector[name] == value for name, value in given.items())
 
 
 def findings(rules: Sequence[DeviceTaintRule] | None, held: frozenset[DeviceId]) -> Iterator[Finding]:

@@ -91,6 +91,15 @@ def cluster(rng: random.Random, node: str, trial: str) -> list[dict[str, Any]]:
     return made
 
 
+def rule(rng: random.Random, trial: str) -> dict[str, Any]:
+    """A DeviceTaintRule with any of the criteria, or none."""
+    criteria = {"driver": rng.choice([NPU, NIC]), "pool": f"{trial}-{NPU}", "device": f"d{rng.randint(0, 3)}"}
+    selector = {key: value for key, value in criteria.items() if rng.random() < 0.6}
+    taint = {"key": "example.com/broken", "effect": rng.choice(["NoSchedule", "NoExecute", "None"])}
+    spec = {"taint": taint} if rng.random() < 0.1 else {"taint": taint, "deviceSelector": selector}
+    return {"metadata": {"name": f"{trial}-rule"}, "spec": spec}
+
+
 def _selector(rng: random.Random, node: str) -> dict[str, Any]:
     by_name = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     by_label = {

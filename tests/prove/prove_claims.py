@@ -21,7 +21,14 @@ from controllers.claims.capacity import Cluster
 from controllers.claims.cel import Engine
 from controllers.claims.check import Subject, World, run
 from controllers.claims.matching import Matching
-from controllers.claims.objects import Claim, DeviceClaim, DeviceClass, ResourceSlice, Template
+from controllers.claims.objects import (
+    Claim,
+    DeviceClaim,
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceSlice,
+    Template,
+)
 from controllers.claims.slices import Inventory
 from service.kube.client import KubeClient
 from service.kube.errors import ApiError, NotFound
@@ -40,6 +47,7 @@ from tests.lab import Lab
 from tests.lab.layout import REPOSITORY
 from tests.lab.simulated import SimulatedNode
 from tests.prove import claims_world
+from tests.prove.mutation import mutated, torn
 from tests.prove.proofs import Run, proof
 
 GENERATED = 200
@@ -348,65 +356,26 @@ def _answer(rng: random.Random, engine: Engine, classes: Mapping[str, DeviceClas
     unreadable: list[str] = []
     slices = []
     for found in claims_world.cluster(rng, "n1", "t"):
-        raw = msgspec.json.encode(_mutated(rng, found))
-        one = reading.decoded(_torn(rng, raw), ResourceSlice, "ResourceSlice", unreadable)
+        raw = msgspec.json.encode(mutated(rng, found))
+        one = reading.decoded(torn(rng, raw), ResourceSlice, "ResourceSlice", unreadable)
         if one is not None:
             slices.append(one)
     template = {
         "metadata": {"name": "t", "namespace": "n"},
         "spec": {"spec": {"devices": claims_world.claim(rng)}},
     }
-    sent = _mutated(rng, template)
+    sent = mutated(rng, template)
     made = reading.decoded(
-        _torn(rng, msgspec.json.encode(sent)), Template, "ResourceClaimTemplate", unreadable
+        torn(rng, msgspec.json.encode(sent)), Template, "ResourceClaimTemplate", unreadable
     )
-    world = World(classes=classes, slices=tuple(slices), unreadable=tuple(unreadable))
+    raw = msgspec.json.encode(mutated(rng, claims_world.rule(rng, "t")))
+    rule = reading.decoded(torn(rng, raw), DeviceTaintRule, "DeviceTaintRule", unreadable)
+    world = World(
+        classes=classes,
+        slices=tuple(slices),
+        taint_rules=rng.choice([None, (), (rule,) if rule else ()]),
+        unreadable=tuple(unreadable),
+    )
     plain = sent if isinstance(sent, dict) else {}
     report = run(Subject("n/t", made, plain, template), world, engine)
     msgspec.json.encode(report)
-
-
-_ODD: list[Any] = [
-    None,
-    0,
-    -1,
-    2**63,
-    1.5,
-    "",
-    "x" * 300,
-    "\0",
-    True,
-    [],
-    {},
-    [None],
-    {"": None},
-    "1e99",
-    "-5Gi",
-    "pci0000:zz",
-    'device.attributes["',
-    'device.attributes["dra.net"].x.y.z == 1',
-    "device.attributes[device.driver].x == 1",
-]
-
-
-def _mutated(rng: random.Random, value: Any) -> Any:
-    """The same value with here and there something else."""
-    if rng.random() < 0.01:
-        return rng.choice(_ODD)
-    if isinstance(value, dict):
-        kept = {key: _mutated(rng, one) for key, one in value.items() if rng.random() > 0.01}
-        if kept and rng.random() < 0.02:
-            kept[rng.choice(["", "x" * 100, "a/b/c", "int", "nodeName"])] = rng.choice(_ODD)
-        return kept
-    if isinstance(value, list):
-        made = [_mutated(rng, one) for one in value]
-        return made + made[:1] if rng.random() < 0.03 else made
-    return value
-
-
-def _torn(rng: random.Random, raw: bytes) -> bytes:
-    """Sometimes a byte is another one, or the end is missing."""
-    if rng.random() < 0.03:
-        place = rng.randrange(len(raw))
-        return raw[:place] + bytes([rng.randrange(256)]) + raw[place + 1 :]
-    return raw[: rng.randrange(len(raw))] if rng.random() < 0.01 else raw

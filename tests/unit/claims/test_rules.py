@@ -55,6 +55,7 @@ def told(found: Report) -> dict[str, str]:
         ({"driver": NPU}, 0),
         ({"pool": "n1"}, 0),
         ({"pool": "n2"}, 2),
+        ({"driver": ["npu.example"]}, 2),
         ({}, 0),
         (None, 0),
     ],
