@@ -11,7 +11,6 @@ import msgspec
 
 from controllers.occupancy import node as node_object
 from controllers.occupancy.assemble import scanner_of
-from controllers.occupancy.cards import profile_name
 from controllers.occupancy.damping import Damping, Standing, settle
 from controllers.occupancy.labels import cordon, host_held
 from controllers.occupancy.pods import NodePod, PodIndex
@@ -74,11 +73,13 @@ class Preview(msgspec.Struct, frozen=True, rename="camel"):
     label: str | None
     cordon: str | None
     problem: str = ""
+    homeless: tuple[str, ...] = ()
+    """Cards that no profile tells of: the kind is not installed, or another daemon has none of them."""
 
     @property
     def has_findings(self) -> bool:
         """True when something is not known, or nothing would be written: exit code 1."""
-        return bool(self.problem) or not all(self.profiles.values())
+        return bool(self.problem or self.homeless) or not all(self.profiles.values())
 
 
 HEADER = ("NODE", "CARD", "VENDOR", "MODEL", "STATE", "HELD BY", "NOT FULLY KNOWN BECAUSE")
@@ -106,8 +107,7 @@ async def of_node(settings: Settings, client: KubeClient | None = None, *, unnam
 
 async def of_cluster(settings: Settings, client: KubeClient) -> Holdings:
     """What all nodes' agents published. Raises KubeError."""
-    profiles = Profiles(client, settings.occupancy.profiles, node="", resync_s=settings.occupancy.resync_s)
-    listed = await profiles.everywhere()
+    listed = await _profiles(settings, client, "").everywhere()
     if listed is None:
         return Holdings(
             (), f"this cluster has no {settings.occupancy.profiles.plural}: is the kind installed?"
@@ -125,10 +125,12 @@ async def preview(settings: Settings, client: KubeClient) -> Preview:
     scan = await scanner_of(settings.occupancy).scan(await _pods(client, name))
     damping = Damping(settings.occupancy.host_rounds, settings.occupancy.clean_rounds)
     standings = tuple(settle(None, verdict, damping, "") for verdict in scan.verdicts)
+    targets = await _profiles(settings, client, name).targets(s.verdict.card for s in standings)
     listed, _ = cordon(before, standings).annotations()
     return Preview(
         node=name,
-        profiles={profile_name(name, s.verdict.card): keys(s) for s in standings},
+        profiles={target: keys(s) for s in standings if (target := targets[s.verdict.card.id])},
+        homeless=tuple(card for card, target in targets.items() if target is None),
         label=host_held(standings, complete=scan.complete and not scan.blind),
         cordon=listed,
         problem=scan.blind,
@@ -142,6 +144,7 @@ def lines(seen: Preview) -> Iterable[str]:
     for name, told in seen.profiles.items():
         yield f"profile {name}" + ("" if told else ": no keys (unknown)")
         yield from (f"    {key}: {value}" for key, value in told.items())
+    yield from (f"no profile tells of card {card}: nothing is written of it there" for card in seen.homeless)
     yield f"label {names.HOST_HELD_LABEL}: {seen.label if seen.label is not None else 'none'}"
     yield f"annotation {names.DEVICE_CORDON}: {seen.cordon or 'none'}"
 
@@ -149,6 +152,11 @@ def lines(seen: Preview) -> Iterable[str]:
 def node_name(settings: Settings) -> str:
     """The name of this node in the cluster."""
     return settings.node.name or socket.gethostname().lower()
+
+
+def _profiles(settings: Settings, client: KubeClient, node: str) -> Profiles:
+    occupancy = settings.occupancy
+    return Profiles(client, occupancy.profiles, node=node, resync_s=occupancy.resync_s)
 
 
 class _Pods(msgspec.Struct):

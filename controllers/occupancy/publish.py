@@ -136,6 +136,20 @@ class Profiles:
         resource = await discover(self._client, self._settings)
         return None if resource is None else await self._pages(resource, {})
 
+    async def targets(self, cards: Iterable[Card]) -> dict[str, str | None]:
+        """Which profile tells of a card, by its id; None: no profile does. Writes nothing. Raises KubeError."""
+        resource = await discover(self._client, self._settings)
+        if resource is None:
+            return {card.id: None for card in cards}
+        await self._learn_foreign(resource, self._clock())
+        return {card.id: self._target(card) for card in cards}
+
+    def _target(self, card: Card) -> str | None:
+        if not self._foreign and self._settings.create:
+            return profile_name(self._node, card)
+        matches = [name for name, profile in self._foreign.items() if profile.of_card(card)]
+        return matches[0] if len(matches) == 1 else None
+
     async def _ready(self) -> bool:
         """Find the kind and other daemons' profiles, now and then; False when the kind is not installed."""
         now = self._clock()
@@ -161,11 +175,11 @@ class Profiles:
         if not self._foreign and self._settings.create:
             await self._own(self._resource, card, told, node_uid)
             return
-        matches = [profile for profile in self._foreign.values() if profile.of_card(card)]
-        if len(matches) != 1:
-            log.info("no single profile of this card", card=card.id, profiles=len(matches))
+        name = self._target(card)
+        if name is None:
+            log.info("no single profile of this card", card=card.id)
             return
-        fresh = await self._read(self._resource, matches[0].metadata.name)
+        fresh = await self._read(self._resource, name)
         if fresh is not None:
             await self._join(self._resource, fresh, told)
 

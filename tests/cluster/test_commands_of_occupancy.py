@@ -180,3 +180,21 @@ def test_a_dry_run_with_a_card_that_is_not_known_or_with_occupancy_off_is_a_find
     assert off.returncode == 1
     assert off.stdout.startswith("occupancy is off")
     assert "profile" not in off.stdout
+
+
+def test_a_dry_run_names_another_daemon_s_profiles_and_the_cards_that_it_has_none_of(
+    lab: Lab, run: Run, seen: Seen, ground: Ground
+) -> None:
+    ground.node("acme0", FULL)
+    ground.node("acme1", FUSE)
+    theirs = profile(seen.node, "x", serial="acme0")
+    theirs["spec"]["extra"]["id"] = "0"
+    theirs["metadata"]["name"] = f"{seen.node}-theirs"
+    lab.apply(theirs)
+    ran = run("node", "--once", "--dry-run")
+    assert ran.returncode == 1
+    lines = ran.stdout.splitlines()
+    assert lines[0] == f"profile {seen.node}-theirs"
+    assert "no profile tells of card acme1: nothing is written of it there" in lines
+    none = run("node", "--once", "--dry-run", TENURE_OCCUPANCY__PROFILES__GROUP="nowhere.example")
+    assert "no profile tells of card acme0: nothing is written of it there" in none.stdout
