@@ -168,6 +168,15 @@ class Lab:
         token = self.kubectl("create", "token", name, "--namespace", namespace, "--duration=1h")
         return self._plane.write_credential(f"{namespace}.{name}", user, token.strip())
 
+    def identity(self, user: str, *, groups: Sequence[str] = ()) -> dict[str, str]:
+        """Files of a TLS client of the API server, as Prometheus calls them."""
+        pair = self._authority.client(user, groups=groups)
+        return {
+            "ca_file": str(self._authority.certificate),
+            "cert_file": str(pair.certificate),
+            "key_file": str(pair.key),
+        }
+
     # Use
 
     def kubectl(self, *args: str, stdin: str | None = None, kubeconfig: Path | None = None) -> str:
