@@ -4,6 +4,7 @@
 last wave must be what it told after the second: a series that goes with its pod is gone, and nothing new has come.
 """
 
+import json
 import random
 import time
 import urllib.request
@@ -20,7 +21,6 @@ from tests.lab.api import Call
 from tests.lab.errors import LabError
 from tests.lab.product import Product, Replica
 from tests.lab.simulated import SimulatedNode
-from tests.prove.prove_pool_replicas import register
 from tests.prove.proofs import Run, proof
 
 PODS = 2_000
@@ -60,7 +60,7 @@ class _Waves:
         while self._made < PODS:
             self._wave(self._rng.randint(SERVERS * CARDS // 2, SERVERS * CARDS))
             waves += 1
-            if waves == 2:  # noqa: PLR2004 - what the first uses for the first time is there by then
+            if waves == 2:
                 second = _series(replica)
         if not second or not second["hami_remote_gpu_allocated"]:
             raise LabError("nothing was counted")
@@ -74,15 +74,7 @@ class _Waves:
         product.register_webhook(replica)
         product.run(replica)
         product.start_scheduler(replica)
-        servers = [
-            SimulatedNode(
-                name=f"server-{number}",
-                address=f"198.19.3.{number + 1}",
-                labels={names.LUPINE_SERVER_LABEL: ""},
-                annotations={names.NODE_REGISTER: register(number)},
-            )
-            for number in range(SERVERS)
-        ]
+        servers = [_server(number) for number in range(SERVERS)]
         self._lab.simulate_nodes([*servers, SimulatedNode(name="client")])
         return replica
 
@@ -106,6 +98,17 @@ class _Waves:
             if time.monotonic() > deadline:
                 raise LabError(f"after {self._made} pods the wave stands still")
             time.sleep(LOOK_S)
+
+
+def _server(number: int) -> SimulatedNode:
+    common = {"devmem": 80_000, "devcore": 100, "mode": "remote", "health": True}
+    cards = [common | {"id": f"GPU-{number}-{index}", "index": index} for index in range(CARDS)]
+    return SimulatedNode(
+        name=f"server-{number}",
+        address=f"198.19.3.{number + 1}",
+        labels={names.LUPINE_SERVER_LABEL: ""},
+        annotations={names.NODE_REGISTER: json.dumps(cards)},
+    )
 
 
 def _pod(name: str) -> dict[str, Any]:
