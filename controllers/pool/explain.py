@@ -164,7 +164,7 @@ class Explainer:
         least = min(asked.slots)
         large = sum(card.memory_mib >= least for card in offer.offered)
         if large < wanted <= len(offer.offered):
-            return f"{large} of {len(offer.offered)} cards has the memory ({least} MiB)"
+            return f"{large} of {len(offer.offered)} cards have the memory ({least} MiB)"
         return self._small(wanted, offer)
 
     def _busy(self, wanted: int, offer: Offer) -> str:

@@ -25,7 +25,7 @@ HOLDINGS_FRESH_S: Final = 15.0
 HOLDINGS_DEADLINE_S: Final = 2.0
 
 HOLDING_ORDER: Final = ("host", "unknown", "k8s", "free")
-HOLDING_WORDS: Mapping[str, str] = {"free": "free", "host": "held outside Kubernetes", "k8s": "held by pods"}
+HOLDING_WORDS: Mapping[str, str] = {"free": "free", "host": "held by the host", "k8s": "held by pods"}
 
 
 def _nobody() -> str:

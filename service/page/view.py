@@ -214,9 +214,9 @@ def duration(seconds: float) -> str:
     for size, unit in _UNITS:
         number, left = divmod(left, size)
         if number:
-            parts.append(f"{number} {unit}")
+            parts.append(f"{number}\N{NO-BREAK SPACE}{unit}")
         elif parts:
             break
         if len(parts) == 2:  # noqa: PLR2004 - as the docstring says
             break
-    return " ".join(parts) or "0 s"
+    return " ".join(parts) or "0\N{NO-BREAK SPACE}s"
