@@ -15,6 +15,7 @@ import yaml
 from charts.tenure.dashboards.write import FOLDER, written
 from tests.lab.layout import REPOSITORY
 from tests.lab.plugin import require_program
+from tests.unit.chart.rendered import one, render
 
 ALERTS = REPOSITORY / "charts" / "tenure" / "files" / "alerts.yaml"
 RUNBOOK = REPOSITORY / "docs" / "runbook.md"
@@ -110,6 +111,19 @@ def test_every_alert_has_a_severity_a_sentence_and_a_section_of_the_runbook() ->
         assert anchor == rule["alert"].lower()
         assert anchor in anchors
     assert len(anchors) == len(rules()), "the runbook has a section for an alert that does not exist"
+
+
+def test_the_charts_rule_leads_to_where_the_runbook_is_read() -> None:
+    objects = render(
+        "--set=metrics.prometheusRule.enabled=true",
+        "--set=metrics.prometheusRule.runbook=https://wiki/tenure",
+    )
+    rule = one(objects, "PrometheusRule", "tenure")
+    links = [
+        each["annotations"]["runbook_url"] for group in rule["spec"]["groups"] for each in group["rules"]
+    ]
+    assert len(links) == len(rules())
+    assert all(link.startswith("https://wiki/tenure#tenure") for link in links)
 
 
 def test_every_alert_has_a_scenario_in_which_it_fires() -> None:
