@@ -11,6 +11,7 @@ from service import names
 from tests.lab import LabError
 from tests.lab.api import Call
 from tests.lab.product import CHART
+from tests.prove import helm_rights
 from tests.prove.helm_world import (
     PODS,
     RELEASE,
@@ -38,6 +39,7 @@ def the_chart_installs_serves_upgrades_and_leaves(run: Run) -> None:
         _tests_itself(run, world)
         _refuses_to_go(run, world)
         _upgrades(run, world)
+        _keeps_to_its_rights(run, world)
         _goes(run, world)
 
 
@@ -117,6 +119,17 @@ def _upgrades(run: Run, world: World) -> None:
     for _ in run.trials(1):
         running = [world.until(name, is_running)["metadata"]["name"] for name in ("card", "region")]
         run.check(running == ["card", "region"], "pods that had cards and regions run on")
+
+
+def _keeps_to_its_rights(run: Run, world: World) -> None:
+    """Every account was allowed what it asked for, and asked for what it is allowed."""
+    used = list(helm_rights.uses(world.lab.audit_log))
+    for _ in run.trials(1):
+        refused = helm_rights.refused(used)
+        run.check(not refused, f"refused: {sorted(refused)}")
+    for _ in run.trials(1):
+        unused = helm_rights.unused(used, world.helm("get", "manifest", RELEASE))
+        run.check(not unused, f"rights that nobody used: {sorted(unused)}")
 
 
 def _goes(run: Run, world: World) -> None:
