@@ -98,5 +98,8 @@ def report(found: Sequence[Blocker], *, warn_only: bool) -> str:
     lines = [f"{len(found)} pods still need Tenure:"]
     lines += [f"  {one.pod}: {'; '.join(one.reasons)}" for one in found[:_SHOWN]]
     lines += [f"  and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
-    advice = "Delete them first, or set uninstall.blockers=warn (`helm upgrade --reuse-values`) to go all the same."
+    advice = (
+        "Nothing was deleted. Delete these pods and uninstall again; or let Tenure stay: `helm rollback` to the last"
+        " revision of `helm history` makes the release whole again, and then uninstall.blockers=warn can be set."
+    )
     return "\n".join([*lines, "Going all the same." if warn_only else advice])

@@ -47,6 +47,12 @@ system:serviceaccount:{{ .Release.Namespace }}:tenure-server
 {{- if and .Values.scheduler.enabled .Values.pool.enabled }}true{{ end -}}
 {{- end -}}
 
+{{- /* True where a kube-scheduler of somebody else's calls the extender, which then demands client certificates. */ -}}
+{{- define "tenure.extenderOutside" -}}
+{{- $http := (include "tenure.settings" . | fromYaml).http -}}
+{{- if and .Values.pool.enabled (not .Values.scheduler.enabled) (not (has $http.extender_host (list "127.0.0.1" "::1" "localhost"))) }}true{{ end -}}
+{{- end -}}
+
 {{- /* True where the agents serve region volumes or keep region files. */ -}}
 {{- define "tenure.keepsRegions" -}}
 {{- if ne (include "tenure.settings" . | fromYaml).regions.backend "off" }}true{{ end -}}

@@ -130,6 +130,16 @@ def test_without_a_pool_or_with_a_scheduler_of_one_s_own_none_runs_beside_the_se
         assert "tenure-kube-scheduler" not in rendered.named(objects, "ClusterRoleBinding")
 
 
+def test_a_scheduler_elsewhere_finds_the_extender_behind_a_service_and_with_certificates_only() -> None:
+    objects = render(f"--values={CHART / 'ci' / 'own-names-values.yaml'}")
+    own = Settings.model_validate(rendered.settings(objects))
+    assert own.http.extender_beyond_loopback
+    assert own.certs.client_secret in rendered.named(objects, "Secret")
+    (port,) = one(objects, "Service", "tenure-extender")["spec"]["ports"]
+    assert port["port"] == own.http.extender_port
+    assert "tenure-extender" not in rendered.named(chart(), "Service")
+
+
 @pytest.mark.parametrize(
     ("given", "npu", "rdma"),
     [

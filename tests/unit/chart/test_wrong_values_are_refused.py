@@ -40,6 +40,7 @@ SENSELESS = {
     "server.hostNetwork=true,certificates.clientSecretName=": "set certificates.clientSecretName",
     "server.hostNetwork=true,settings.http.extender_host=127.0.0.1": "whoever calls the extender binds pods",
     "settings.http.extender_host=0.0.0.0": "calls it on loopback",
+    "scheduler.enabled=false,settings.http.extender_host=0.0.0.0": "set settings.certs.client_secret",
     "test.namespace=kube-system": "is never sent to the webhook",
     "webhook.timeoutSeconds=2": "must not be shorter",
 }

@@ -53,7 +53,7 @@ def test_the_report_names_the_pods_and_says_what_to_do() -> None:
     text = report(found, warn_only=False)
     assert text.startswith("60 pods still need Tenure:\n  team-a/train-0: holds remote cards\n")
     assert "and 10 more" in text
-    assert "uninstall.blockers=warn" in text
+    assert "`helm rollback`" in text
     assert report(found, warn_only=True).endswith("Going all the same.")
     assert report([], warn_only=False) == "No pod needs Tenure any more."
 
