@@ -10,6 +10,7 @@ from service.settings import Settings
 from tests.chart.values import CHART
 from tests.unit.chart import rendered
 from tests.unit.chart.rendered import CI, Json, one, render
+from webhook.admission.claims import ClaimPolicy
 
 pytestmark = pytest.mark.cluster  # Helm is one of the lab's programs.
 
@@ -141,25 +142,24 @@ def test_a_scheduler_elsewhere_finds_the_extender_behind_a_service_and_with_cert
 
 
 @pytest.mark.parametrize(
-    ("given", "npu", "rdma"),
+    ("given", "by_claim", "resources"),
     [
-        ("devices.npu.mode=dra", {"mode": "dra"}, {"mode": "dra", "enabled": True}),
+        ("devices.npu.mode=dra", True, {}),
         (
             "devices.npu.mode=devicePlugin,devices.rdma.mode=devicePlugin",
-            {"mode": "devicePlugin", "resource_name": "rebellions.ai/npu", "count": 4},
-            {"mode": "devicePlugin", "resource_name": "rdma/hca", "count": 2, "enabled": True},
+            False,
+            {"rebellions.ai/npu": 4, "rdma/hca": 2},
         ),
+        ("devices.rdma.mode=devicePlugin", True, {"rdma/hca": 2}),
+        ("devices.rdma.enabled=false,devices.claimTemplateName=npu-only", True, {}),
         # Nothing is left that a claim would be for.
-        (
-            "devices.npu.mode=devicePlugin,devices.rdma.enabled=false",
-            {"mode": "devicePlugin", "resource_name": "rebellions.ai/npu", "count": 4},
-            {"mode": "dra", "enabled": False},
-        ),
+        ("devices.npu.mode=devicePlugin,devices.rdma.enabled=false", False, {"rebellions.ai/npu": 4}),
     ],
 )
-def test_devices_reach_the_program_as_they_were_meant(given: str, npu: Json, rdma: Json) -> None:
-    devices = rendered.settings(render(f"--set={given}"))["devices"]
-    assert (devices["npu"], devices["rdma"]) == (npu, rdma)
+def test_devices_reach_admission_as_they_were_meant(*, given: str, by_claim: bool, resources: Json) -> None:
+    own = Settings.model_validate(rendered.settings(render(f"--set={given}")))
+    policy = ClaimPolicy.of(own.devices)
+    assert (policy.by_claim, policy.resources) == (by_claim, resources)
 
 
 def test_alerts_and_dashboards_are_taken_from_files_and_may_be_missing(tmp_path: Path) -> None:
