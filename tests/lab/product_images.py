@@ -26,7 +26,7 @@ from tests.lab.layout import REPOSITORY
 
 CACHE: Final = REPOSITORY / ".lab" / "images"
 USER: Final = 65532  # As the Containerfile's, and `nonroot` of other small images.
-_PYTHON: Final = Path("/usr/bin/python3")  # Debian's, whatever Python the environment of the tests has.
+PYTHON: Final = Path("/usr/bin/python3")  # Debian's, whatever Python the environment of the tests has.
 _PACKAGES: Final = ("service", "webhook", "controllers", "certs")
 _SOURCES: Final = (
     *_PACKAGES,
@@ -113,7 +113,7 @@ def _tidy(pattern: str) -> None:
 
 
 def _digest() -> str:
-    content = hashlib.sha256(f"{platform.machine()} {_PYTHON.resolve()}".encode())
+    content = hashlib.sha256(f"{platform.machine()} {PYTHON.resolve()}".encode())
     for path in _source_files():
         content.update(f"{path.relative_to(REPOSITORY)}\0".encode() + path.read_bytes())
     return content.hexdigest()[:16]
@@ -139,7 +139,7 @@ def _skeleton(root: Path) -> None:
 def _python(root: Path) -> None:
     """Debian's minimal Python with its standard library."""
     _skeleton(root)
-    name = _PYTHON.resolve().name
+    name = PYTHON.resolve().name
     for package in (f"{name}-minimal", f"lib{name}-minimal", f"lib{name}-stdlib"):
         for listed in _run("dpkg-query", "--listfiles", package).splitlines():
             path = Path(listed)
@@ -149,9 +149,9 @@ def _python(root: Path) -> None:
 
 def _install(root: Path, scratch: Path) -> None:
     """The locked dependencies by their hashes, then the product's wheel."""
-    target = root / "usr/local/lib" / _PYTHON.resolve().name / "dist-packages"
+    target = root / "usr/local/lib" / PYTHON.resolve().name / "dist-packages"
     wheel = _wheel(scratch)
-    minor = _PYTHON.resolve().name.removeprefix("python")
+    minor = PYTHON.resolve().name.removeprefix("python")
     common = ["--target", str(target), "--no-deps", "--no-compile", "--quiet", "--only-binary=:all:"]
     common += ["--python-version", minor, "--implementation", "cp", "--disable-pip-version-check"]
     pip = (sys.executable, "-m", "pip", "install", *common)
@@ -161,7 +161,7 @@ def _install(root: Path, scratch: Path) -> None:
     program = root / "usr/local/bin/tenure"
     program.parent.mkdir(parents=True, exist_ok=True)
     _, _, code = script.read_text().partition("\n")
-    program.write_text(f"#!{_PYTHON.resolve()}\n{code}")
+    program.write_text(f"#!{PYTHON.resolve()}\n{code}")
     program.chmod(0o755)
     shutil.rmtree(target / "bin")
 
@@ -201,9 +201,9 @@ def _elf_files(root: Path) -> list[Path]:
 
 def _compile(root: Path) -> None:
     """Bytecode now: the root of a container is read-only. A cached file counts without a look at the source's time."""
-    folders = [root / "usr/lib" / _PYTHON.resolve().name, root / "usr/local/lib" / _PYTHON.resolve().name]
+    folders = [root / "usr/lib" / PYTHON.resolve().name, root / "usr/local/lib" / PYTHON.resolve().name]
     options = ("--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/")
-    _run(str(_PYTHON), "-m", "compileall", "-q", "-j", str(os.cpu_count() or 1), *options, *map(str, folders))
+    _run(str(PYTHON), "-m", "compileall", "-q", "-j", str(os.cpu_count() or 1), *options, *map(str, folders))
 
 
 def _place(source: Path, root: Path, name: str) -> None:
