@@ -24,15 +24,20 @@ class _Page(msgspec.Struct):
 
 
 async def everything(
-    client: KubeClient, resource: Resource, shape: type[T], params: Mapping[str, str] | None = None
+    client: KubeClient,
+    resource: Resource,
+    shape: type[T],
+    params: Mapping[str, str] | None = None,
+    *,
+    page: int = PAGE,
 ) -> AsyncIterator[T]:
     """All objects of a kind, as of one moment. Raises KubeError, msgspec.MsgspecError."""
     token = ""
     while True:
-        asked = {**(params or {}), "limit": str(PAGE), **({"continue": token} if token else {})}
-        page = msgspec.json.decode(await client.get(resource.path(), params=asked), type=_Page)
-        for item in page.items:
+        asked = {**(params or {}), "limit": str(page), **({"continue": token} if token else {})}
+        found = msgspec.json.decode(await client.get(resource.path(), params=asked), type=_Page)
+        for item in found.items:
             yield msgspec.json.decode(item, type=shape)
-        token = page.metadata.token
+        token = found.metadata.token
         if not token:
             return
