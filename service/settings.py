@@ -81,12 +81,17 @@ class HttpSettings(Section):
     """The three listeners (design, section 5)."""
 
     webhook_host: str = "0.0.0.0"  # noqa: S104 - the API server calls from node addresses
+    """Address that admission listens on."""
     webhook_port: Port = 9443
+    """Admission, by TLS."""
     extender_host: str = "127.0.0.1"
     """Loopback: whoever may call `bind` may bind pods (design decision 8)."""
     extender_port: Port = 9444
+    """Filter, preempt and bind of the scheduler."""
     ops_host: str = "0.0.0.0"  # noqa: S104 - Prometheus scrapes from other nodes
+    """Address of metrics, health and pages."""
     ops_port: Port = 8080
+    """Metrics, health, the status page and the JSON API."""
     drain_s: Seconds = 12.0
     """API servers go on using connections to a pod that ends; answers close them for this long."""
 
@@ -127,6 +132,7 @@ class RegionSettings(Section):
     )
     """Containers that ask for one of these get region volumes."""
     backend: Literal["csi", "hostPath", "off"] = "csi"
+    """csi: a volume per container. hostPath: for clusters without the driver."""
     root: Path = Path("/etc/vgpu-manager")
     """Folder on the node with one `<pod-uid>_<container>` folder per container."""
     kubelet_root: Path = Path("/var/lib/kubelet")
@@ -148,13 +154,17 @@ class PoolSettings(Section):
     """Remote GPUs."""
 
     resource_count_name: str = names.REMOTE_GPU
+    """The resource that counts cards."""
     resource_memory_name: str = names.REMOTE_GPU_MEMORY
     """Both empty: the backend is disabled."""
     placement: Literal["extender", "dra"] = "extender"
+    """Who hands out the cards; dra is not built yet."""
     policy: Literal["binpack", "spread"] = "binpack"
+    """Fill one server after the other, or take the emptiest."""
     remote_mode: str = "remote"
     """The `mode` of a registered card that is served over the network."""
     lupine_port: Annotated[int, Field(ge=1, le=65535)] = names.LUPINE_PORT
+    """Of a server that names no endpoint of its own."""
     local_resources: tuple[str, ...] = ("nvidia.com/gpu",)
     """Where a server's kubelet still advertises one of these, a HAMi scheduler that does not know mode `remote` may
     give the same cards to local pods: such nodes get a warning."""
@@ -189,6 +199,7 @@ class LeaseSettings(Section):
     """Leader election of the cluster controllers; it saves work, it does not fence (design decision 1)."""
 
     name: str = "tenure"
+    """Of the Lease, in the namespace `kube.namespace`."""
     duration_s: PositiveSeconds = 15.0
     """The others wait this long for a leader that fell silent."""
     renew_s: PositiveSeconds = 10.0
@@ -219,6 +230,7 @@ class CertSettings(Section):
     names: tuple[HostName, ...] = ()
     """Further DNS names and IP addresses by which the listeners are called."""
     ca_lifetime_s: Lifetime = 10 * 365 * 86_400.0
+    """Ten years; the next CA comes at two thirds of it, and both are trusted meanwhile."""
     leaf_lifetime_s: Lifetime = 7 * 86_400.0
     """A replica renews at two thirds of it: an API server out of reach for the last third does no harm."""
     directory: Path = Path("/etc/tenure/tls")
@@ -265,8 +277,11 @@ class ProfileSettings(Section):
     """The AcceleratorProfile objects that tell about cards."""
 
     group: str = "airm.ai-computing.io"
+    """API group of the kind."""
     version: str = "v1alpha1"
+    """API version of the kind."""
     plural: str = "acceleratorprofiles"
+    """The kind, as the API server's paths name it."""
     create: bool = True
     """False: another daemon owns the profiles; Tenure writes into its objects and creates none."""
 
@@ -277,6 +292,7 @@ class OccupancySettings(Section):
     enabled: bool = True
     """False, or AIRM_OCCUPANCY=0 in the environment: nothing is scanned, and what was published is taken back."""
     interval_s: PositiveSeconds = 15.0
+    """Between two scans."""
     drain_interval_s: PositiveSeconds = 3.0
     """Between scans while a card of this node's lupine server waits to be empty."""
     host_rounds: Annotated[int, Field(ge=1, le=100)] = 1
@@ -309,8 +325,11 @@ class OccupancySettings(Section):
     )
     """Where vendors' tools are looked for; only files that nobody but root can change are run."""
     proc: Path = Path("/proc")
+    """The host's; the process must be in the host's pid namespace."""
     sys: Path = Path("/sys")
+    """The host's."""
     dev: Path = Path("/dev")
+    """The host's; device nodes are looked at and never opened."""
     assume_host_pid: bool = False
     """For nodes that are containers themselves (kind): take their process ids for the host's."""
     profiles: ProfileSettings = ProfileSettings()
@@ -371,6 +390,7 @@ class ClaimSettings(Section):
     """Checks of claim templates by the leading server."""
 
     enabled: bool = True
+    """False: templates are checked only when somebody asks (`tenure claims check`)."""
     interval_s: Annotated[float, Field(ge=5)] = 60.0
     """Between two rounds; a round lists slices, claims and pods."""
 
@@ -379,7 +399,9 @@ class LogSettings(Section):
     """Logging."""
 
     format: Literal["json", "console"] = "json"
+    """JSON lines, or text for people."""
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is written."""
 
 
 class Settings(BaseSettings):

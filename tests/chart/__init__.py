@@ -1,1 +1,1 @@
-"""What is made of the chart's values: the table in docs/values.md and values.schema.json."""
+"""What is made of the chart's values and the program's settings: the tables in docs/ and values.schema.json."""

@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from service.settings import Settings
+from tests.chart import settings
 from tests.chart.schema import schema
 from tests.chart.values import CHART, DOCUMENT, Value, table, values
 
@@ -14,12 +16,21 @@ WHOLE = {"certificates.issuerRef": "certificates.issuerRef"}
 TEMPLATES = "\n".join(path.read_text() for path in (CHART / "templates").rglob("*.*"))
 
 
-def test_the_table_in_the_docs_is_what_make_chart_writes() -> None:
+def test_the_table_of_values_is_what_make_generate_writes() -> None:
     assert DOCUMENT.read_text() == table(TEXT), "run `make generate`"
 
 
-def test_the_schema_is_what_make_chart_writes() -> None:
+def test_the_schema_is_what_make_generate_writes() -> None:
     assert json.loads((CHART / "values.schema.json").read_text()) == schema(TEXT), "run `make generate`"
+
+
+def test_the_table_of_settings_is_what_make_generate_writes() -> None:
+    assert settings.DOCUMENT.read_text() == settings.table(), "run `make generate`"
+
+
+@pytest.mark.parametrize("field", list(settings.fields(Settings())), ids=lambda field: field.path)
+def test_every_setting_has_a_text_below_it(field: settings.Field) -> None:
+    assert field.text
 
 
 @pytest.mark.parametrize("value", values(TEXT), ids=lambda value: value.path)
