@@ -58,13 +58,13 @@ system:serviceaccount:{{ .Release.Namespace }}:tenure-server
 {{- if ne (include "tenure.settings" . | fromYaml).regions.backend "off" }}true{{ end -}}
 {{- end -}}
 
-{{- /* The priority class of a workload. Call with (list $ "server"). */ -}}
+{{- /* The priority class of a workload, or nothing. Call with (list $ "server"). */ -}}
 {{- define "tenure.priorityClass" -}}
 {{- $ := index . 0 -}}
 {{- $component := index . 1 -}}
 {{- $named := (index $.Values $component).priorityClassName -}}
-{{- if or $named $.Values.priorityClasses.create }}
-priorityClassName: {{ $named | default (printf "tenure-%s" $component) }}
+{{- if or $named $.Values.priorityClasses.create -}}
+{{ $named | default (printf "tenure-%s" $component) }}
 {{- end -}}
 {{- end -}}
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from service import names
 from service.settings import Settings
 from tests.chart.values import CHART
 from tests.unit.chart import rendered
@@ -76,10 +77,15 @@ def test_agents_are_privileged_only_where_they_mount_for_others() -> None:
     assert all("mountPropagation" not in mount for mount in without["volumeMounts"])
 
 
-def test_region_root_and_kubelet_s_folder_are_mounted_where_the_node_has_them_and_both_ways() -> None:
+def test_region_root_and_kubelet_s_folders_are_mounted_where_the_node_has_them_and_both_ways() -> None:
     objects = render("--set=regions.kubeletRoot=/var/lib/k0s/kubelet,regions.root=/srv/vgpu")
     shared = [m for m in agent(objects)["volumeMounts"] if m.get("mountPropagation") == "Bidirectional"]
-    assert sorted(mount["mountPath"] for mount in shared) == ["/srv/vgpu", "/var/lib/k0s/kubelet"]
+    assert sorted(mount["mountPath"] for mount in shared) == ["/srv/vgpu", "/var/lib/k0s/kubelet/pods"]
+    sockets = {mount["mountPath"] for mount in agent(objects)["volumeMounts"] if mount not in shared}
+    assert {
+        f"/var/lib/k0s/kubelet/plugins/{names.CSI_DRIVER}",
+        "/var/lib/k0s/kubelet/plugins_registry",
+    } < sockets
 
 
 def test_no_pod_of_ours_is_taken_over_by_a_mesh() -> None:
