@@ -122,7 +122,8 @@ def _digest() -> str:
 def _source_files() -> Iterator[Path]:
     for name in _SOURCES:
         path = REPOSITORY / name
-        yield from sorted(path.rglob("*.py")) if path.is_dir() else (path,)
+        inside = sorted(found for found in path.rglob("*") if "__pycache__" not in found.parts)
+        yield from filter(Path.is_file, inside) if path.is_dir() else (path,)
 
 
 def _skeleton(root: Path) -> None:
