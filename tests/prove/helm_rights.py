@@ -14,22 +14,28 @@ Json = dict[str, Any]
 # What a run of some minutes on a healthy cluster does not come to, and why the right is there all the same.
 RARE: Final = {
     "tenure-server": {
+        "get pods": "a Binding's outcome is not known",
+        "get remoteservers.tenure.dev": "the cache does not know a promise yet",
+        "delete remoteservers.tenure.dev": "a server's node is gone and nobody holds its cards",
         "create secrets": "the CA's Secret was deleted",
         "create leases.coordination.k8s.io": "the lease was deleted",
-        "delete remoteservers.tenure.dev": "a server's node is gone and nobody holds its cards",
-        "create devicetaintrules.resource.k8s.io": "a host process holds a card of a DRA driver",
-        "delete devicetaintrules.resource.k8s.io": "and lets go of it",
-        "list devicetaintrules.resource.k8s.io": "where the API server serves them",
-        "create events.events.k8s.io": "something is wrong with a node or a pod",
-        "patch events.events.k8s.io": "and goes on",
+        "update leases.coordination.k8s.io": "the kube-scheduler's",
+        "get resourceclaimtemplates.resource.k8s.io": "a pod names a template",
         "list daemonsets.apps": "a class of a DRA driver is there",
         "list acceleratorprofiles.airm.ai-computing.io": "slices of a DRA driver are there",
+        "list devicetaintrules.resource.k8s.io": "the API server serves them",
+        "create devicetaintrules.resource.k8s.io": "a host process holds a card of a DRA driver",
+        "delete devicetaintrules.resource.k8s.io": "and lets go of it",
+        "create events.events.k8s.io": "something is wrong with a node or a pod",
+        "patch events.events.k8s.io": "and goes on",
     },
     "tenure-node": {
-        "create acceleratorprofiles.airm.ai-computing.io": "the node has a card",
-        "patch acceleratorprofiles.airm.ai-computing.io": "the node has a card",
-        "delete acceleratorprofiles.airm.ai-computing.io": "the card is gone",
+        # The nodes that serve cards are simulated here, and the real one has none.
         "patch remoteservers.tenure.dev": "the node serves its cards",
+        "get acceleratorprofiles.airm.ai-computing.io": "another daemon may have made it",
+        "create acceleratorprofiles.airm.ai-computing.io": "the node has a card: an apply makes its profile",
+        "patch acceleratorprofiles.airm.ai-computing.io": "the same",
+        "delete acceleratorprofiles.airm.ai-computing.io": "the card is gone",
         "create events.events.k8s.io": "a host process comes to a card",
         "patch events.events.k8s.io": "and stays",
     },
@@ -51,10 +57,11 @@ def uses(audit: Path) -> Iterator[Use]:
     for line in audit.read_text().splitlines():
         event = json.loads(line)
         target = event.get("objectRef")
-        if not event["user"]["username"].startswith(prefix) or not target:
+        user = event["user"].get("username", "")  # None while the API server is not ready to ask who calls.
+        if not user.startswith(prefix) or not target:
             continue
         yield Use(
-            account=event["user"]["username"].rpartition(":")[2],
+            account=user.rpartition(":")[2],
             call=_call(event["verb"], target),
             code=event.get("responseStatus", {}).get("code", 0),
             agent=event.get("userAgent", ""),

@@ -70,7 +70,12 @@ class World:
         found = self.lab.api.ok(Call("GET", f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={selector}"))[
             "items"
         ]
-        return [pod for pod in found if pod["spec"].get("nodeName") == self.lab.node_name]
+        return [
+            one
+            for one in found
+            if one["spec"].get("nodeName") == self.lab.node_name
+            and "deletionTimestamp" not in one["metadata"]
+        ]
 
     def create(self, pod: Json) -> Json:
         """Create a pod in namespace default."""
@@ -145,13 +150,18 @@ def _server(number: int, register: str) -> SimulatedNode:
 
 
 class Creates:
-    """Pods created without a pause until told to stop, and what became of each call."""
+    """Pods created without a pause until told to stop, and what became of each call.
 
-    def __init__(self, lab: Lab, *, mutated: bool) -> None:
+    `through`: each must have been to the webhook. `kept`: every tenth stays, the others are dry runs, which go the same
+    way through admission; nobody schedules any of them.
+    """
+
+    def __init__(self, lab: Lab, *, through: bool, kept: bool) -> None:
         self.tried = 0
         self.failed: list[str] = []
         self._lab = lab
-        self._mutated = mutated
+        self._through = through
+        self._kept = kept
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -164,13 +174,12 @@ class Creates:
         self._thread.join()
 
     def _run(self) -> None:
-        """Nobody schedules them, and most are not even kept: a dry run goes the same way through admission."""
         manifest = pod("", "true", limits={"nvidia.com/vgpu-number": "1"})
         manifest["metadata"] = {"generateName": "during-"}
         manifest["spec"]["schedulerName"] = "nobody"
         while not self._stop.is_set():
             self.tried += 1
-            path = f"{PODS}?dryRun=All" if self.tried % 10 else PODS
+            path = PODS if self._kept and self.tried % 10 == 0 else f"{PODS}?dryRun=All"
             try:
                 answer = self._lab.api.request(Call("POST", path, manifest), seconds=60)
             except OSError as error:
@@ -180,15 +189,27 @@ class Creates:
             time.sleep(PAUSE_S)
 
     def _judge(self, status: int, made: Json) -> None:
-        through = any("csi" in volume for volume in made.get("spec", {}).get("volumes", ()))
-        if status != 201 or (self._mutated and not through):
+        changed = any("csi" in volume for volume in made.get("spec", {}).get("volumes", ()))
+        if status != 201 or (self._through and not changed):
             self.failed.append(f"{status}: {json.dumps(made)[:300]}")
 
 
 def left_behind(lab: Lab) -> list[str]:
-    """Every object of the cluster that is or was the release's, by kind and name, but definitions and events."""
+    """Objects of the cluster that are or were the release's, by kind and name, but definitions and events.
+
+    What waits for its end (pods that drain, what the cluster's garbage collection removes) gets a while.
+    """
+    ends = time.monotonic() + SECONDS
+    while (found := _ours(lab)) and time.monotonic() < ends:
+        time.sleep(1)
+    return found
+
+
+def _ours(lab: Lab) -> list[str]:
     listed = lab.kubectl("api-resources", "--verbs=list", "--output=name").split()
-    kinds = sorted(kind for kind in listed if not kind.startswith(("events", "customresourcedefinitions")))
+    # Definitions stay, with what the API server makes of them.
+    passed = ("events", "customresourcedefinitions", "apiservices")
+    kinds = sorted(kind for kind in listed if not kind.startswith(passed))
     found = json.loads(lab.kubectl("get", ",".join(kinds), "--all-namespaces", "--output=json"))["items"]
     return sorted(f"{one['kind']} {one['metadata']['name']}" for one in found if _is_ours(one))
 

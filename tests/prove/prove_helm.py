@@ -111,7 +111,7 @@ def _refuses_to_go(run: Run, world: World) -> None:
 
 def _upgrades(run: Run, world: World) -> None:
     before = {found["metadata"]["uid"] for found in world.pods("server")}
-    with Creates(world.lab, mutated=True) as creates:
+    with Creates(world.lab, through=True, kept=True) as creates:
         change = ("--reuse-values", "--set", "settings.log.level=debug")
         world.helm("upgrade", RELEASE, str(CHART), *change, "--wait", "--timeout=300s")
     for _ in run.trials(1):
@@ -141,7 +141,7 @@ def _goes(run: Run, world: World) -> None:
     for _ in run.trials(1):
         folders = [path for path in world.regions.iterdir() if path.is_dir()]
         run.check(not folders and not mounts_of(world.regions), f"regions left: {folders}")
-    with Creates(world.lab, mutated=False) as creates:
+    with Creates(world.lab, through=False, kept=False) as creates:
         said = world.helm("uninstall", RELEASE, "--wait", "--timeout=300s")
     _count(run, creates, "during the uninstall")
     world.lab.api.ok(Call("DELETE", PODS, {"gracePeriodSeconds": 0}))

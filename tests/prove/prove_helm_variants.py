@@ -95,4 +95,3 @@ def _goes(run: Run, world: World) -> None:
         world.helm("uninstall", RELEASE, "--wait", "--timeout=300s")
         left = left_behind(world.lab)
         run.check(not left, f"left behind: {left}")
-    world.lab.kubectl("wait", "pod", "--all", f"--namespace={NAMESPACE}", "--for=delete", "--timeout=55s")
