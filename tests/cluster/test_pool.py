@@ -2,7 +2,9 @@
 
 import json
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -110,10 +112,59 @@ def test_an_annotation_that_cannot_be_read_leaves_no_cards_and_one_event_on_the_
     assert "neither a JSON list" in about(events, tenure.small)[0]["note"]
 
 
-def about(events: Any, node: str) -> list[Any]:
-    return [
-        e for e in events["items"] if e["regarding"].get("name") == node and e["reason"] == "CardsNotUsable"
-    ]
+def about(events: Any, node: str, reason: str = "CardsNotUsable") -> list[Any]:
+    return [e for e in events["items"] if e["regarding"].get("name") == node and e["reason"] == reason]
+
+
+def test_a_server_whose_kubelet_offers_the_same_cards_to_local_pods_is_warned_about(tenure: Tenure) -> None:
+    """A HAMi scheduler that does not know mode `remote` would give them away a second time."""
+    path = f"/api/v1/nodes/{tenure.small}/status"
+    for count in ("4", "0"):
+        body = {"status": {"capacity": {"nvidia.com/gpu": count}, "allocatable": {"nvidia.com/gpu": count}}}
+        tenure.lab.api.ok(Call("PATCH", path, body, "application/merge-patch+json"))
+        metric = f"tenure_pool_servers_offered_locally {float(count != '0')}"
+        assert eventually(partial(is_scraped, tenure, metric))
+    events = tenure.lab.wait_for(
+        "/apis/events.k8s.io/v1/namespaces/default/events",
+        accept=lambda found: bool(about(found, tenure.small, "CardsOfferedTwice")),
+    )
+    (event,) = about(events, tenure.small, "CardsOfferedTwice")
+    assert event["type"] == "Warning"
+    assert "nvidia.com/gpu" in event["note"]
+
+
+def test_a_waiting_pod_is_told_why_once_and_nothing_else_is_written_on_it(
+    tenure: Tenure, namespace: str
+) -> None:
+    tenure.pod(namespace, "large", remote_gpu=64)
+    tenure.pod(namespace, "holder", remote_gpu=2, remote_gpu_memory=100_000)
+    tenure.bound(namespace, "holder")
+    tenure.pod(namespace, "busy", remote_gpu=1, remote_gpu_memory=100_000)
+    path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+    expected = [("large", "NoServerLargeEnough"), ("busy", "WaitingForCards")]
+    events = tenure.lab.wait_for(
+        path, accept=lambda found: all(about(found, name, reason) for name, reason in expected)
+    )
+    before = [tenure.read(namespace, name)["metadata"]["resourceVersion"] for name, _ in expected]
+    for number in range(5):  # each is a round over the queue
+        tenure.pod(namespace, f"other-{number}", remote_gpu=64)
+    tenure.lab.wait_for(path, accept=lambda found: bool(about(found, "other-4", "NoServerLargeEnough")))
+    events = tenure.lab.api.ok(Call("GET", path))
+    assert [len(about(events, name, reason)) for name, reason in expected] == [1, 1]
+    after = [tenure.read(namespace, name)["metadata"]["resourceVersion"] for name, _ in expected]
+    assert before == after
+
+
+def is_scraped(tenure: Tenure, line: str) -> bool:
+    with urllib.request.urlopen(f"{tenure.replica.url}/metrics", timeout=10) as answer:  # noqa: S310 - our own
+        return line in answer.read().decode().splitlines()
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 20.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return holds()
 
 
 def test_a_deleted_server_object_is_made_again_and_still_knows_who_holds_its_cards(
