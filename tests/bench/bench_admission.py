@@ -12,15 +12,17 @@ from typing import Any, Final
 
 from tests.bench.figures import Reading, figure
 from tests.cluster.admission_client import Caller
-from tests.cluster.admission_server import Webhook, serving
+from tests.cluster.admission_server import BARE, Webhook, serving
 from tests.lab.api import Call
 from tests.lab.lab import Lab
 from tests.lab.layout import REPOSITORY
 from tests.unit.admission.pods import CARD, admission, container, pod
+from webhook.admission.handler import PATH
 
 REVIEW_BYTES: Final = 1_800
 WARM_UP: Final = 2_000
 CALLS: Final = 20_000
+SLICES: Final = 10
 RATE: Final = 200
 RATE_S: Final = 20
 CONNECTIONS: Final = 16
@@ -68,9 +70,9 @@ def _encoded(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-async def _calls(webhook: Webhook, body: bytes, *, connections: int, calls: int) -> None:
+async def _calls(webhook: Webhook, body: bytes, *, connections: int, calls: int, path: str = PATH) -> None:
     async def one() -> None:
-        async with Caller(webhook.port, webhook.context) as caller:
+        async with Caller(webhook.port, webhook.context, f"{path}?timeout=5s") as caller:
             for _ in range(calls // connections):
                 status, answer = await caller.call(body)
                 assert (status, b"JSONPatch" in answer) == (200, True)
@@ -78,24 +80,32 @@ async def _calls(webhook: Webhook, body: bytes, *, connections: int, calls: int)
     await asyncio.gather(*(one() for _ in range(connections)))
 
 
-async def _cpu_us(connections: int) -> Reading:
-    body = review()
+async def _cpu_us(connections: int) -> tuple[Reading, Reading]:
+    """Admission, and the bare handler of the same process; in slices by turns, so that both meet the same machine."""
+    body, spent = review(), {PATH: 0.0, BARE: 0.0}
     with serving() as webhook:
-        await _calls(webhook, body, connections=connections, calls=WARM_UP)
-        before = webhook.cost().cpu_s
-        await _calls(webhook, body, connections=connections, calls=CALLS)
-        spent = webhook.cost().cpu_s - before
-    return Reading(spent / CALLS * 1e6, n=CALLS)
+        for path in spent:
+            await _calls(webhook, body, connections=connections, calls=WARM_UP, path=path)
+        for _ in range(SLICES):
+            for path in spent:
+                before = webhook.cost().cpu_s
+                await _calls(webhook, body, connections=connections, calls=CALLS // SLICES, path=path)
+                spent[path] += webhook.cost().cpu_s - before
+    return Reading(spent[PATH] / CALLS * 1e6, CALLS), Reading(spent[BARE] / CALLS * 1e6, CALLS)
 
 
+@figure("admission_bare_cpu_us_c1", unit="us")
 @figure("admission_cpu_us_c1", unit="us")
-async def cpu_on_one_connection() -> Reading:
-    return await _cpu_us(1)
+async def cpu_on_one_connection() -> dict[str, Reading]:
+    ours, bare = await _cpu_us(1)
+    return {"admission_cpu_us_c1": ours, "admission_bare_cpu_us_c1": bare}
 
 
+@figure("admission_bare_cpu_us_c16", unit="us")
 @figure("admission_cpu_us_c16", unit="us")
-async def cpu_on_sixteen_connections() -> Reading:
-    return await _cpu_us(16)
+async def cpu_on_sixteen_connections() -> dict[str, Reading]:
+    ours, bare = await _cpu_us(16)
+    return {"admission_cpu_us_c16": ours, "admission_bare_cpu_us_c16": bare}
 
 
 async def _p99_ms(webhook: Webhook, *, rate: int, seconds: float) -> Reading:

@@ -13,8 +13,9 @@ _PATH = "/admission/pods?timeout=5s"
 class Caller:
     """One connection; it is opened again when the webhook closed it."""
 
-    def __init__(self, port: int, context: ssl.SSLContext) -> None:
+    def __init__(self, port: int, context: ssl.SSLContext, path: str = _PATH) -> None:
         self._port = port
+        self._path = path
         self._context = context
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
@@ -28,7 +29,7 @@ class Caller:
     async def call(self, body: bytes, *, kind: str = "application/json") -> tuple[int, bytes]:
         """Status and body of one answer. Raises OSError or EOFError when there is none."""
         head = (
-            f"POST {_PATH} HTTP/1.1\r\nHost: {HOST}:{self._port}\r\nContent-Type: {kind}\r\n"
+            f"POST {self._path} HTTP/1.1\r\nHost: {HOST}:{self._port}\r\nContent-Type: {kind}\r\n"
             f"Accept: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         reader, writer = await self._connected()
