@@ -285,7 +285,10 @@ async def test_a_driver_that_drops_an_attribute_is_one_event_and_a_metric(
     client, said, metrics = await _client(cluster), Said(), MetricSet()
     watcher = Watcher(client, events=said, metrics=ClaimMetrics(metrics), interval_s=60)
     labels = {"template": f"{namespace}/npu-rdma", "check": "attributes"}
+    assert watcher.seen is None
     await watcher.round()
+    assert watcher.seen is not None
+    assert f"{namespace}/npu-rdma" in {report.template for report in watcher.seen.reports}
     assert metrics.registry.get_sample_value("tenure_claims_check_verdict", labels) == 1
     dropped = copy.deepcopy(claims_world.reference(NODE))
     for device in dropped[0]["spec"]["devices"]:

@@ -2,11 +2,14 @@
 which what the alerts are about is done, one after the other. Every panel then has data, and every alert that can be
 brought about in seconds has fired; those that take longer fire in tests/unit/chart/alerts_test.yaml."""
 
+import html
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -70,7 +73,8 @@ class Scene:
     product: Product
     prometheus: Prometheus
     folder: Path
-    agent_port: int = 0
+    targets: dict[str, str] = field(default_factory=dict)
+    """Where each job of Prometheus is scraped."""
     fired: set[str] = field(default_factory=set)
 
     def fires(self, alert: str) -> None:
@@ -91,6 +95,11 @@ class Scene:
             "metadata": {"name": name, "namespace": "default", "annotations": annotations},
             "spec": {"containers": [container], "terminationGracePeriodSeconds": 0, **more},
         }
+
+    def page(self, job: str) -> str:
+        """Text of a server's status page."""
+        with urllib.request.urlopen(f"http://{self.targets[job]}/", timeout=10) as answer:
+            return " ".join(re.sub(r"<[^>]*>", " ", html.unescape(answer.read().decode())).split())
 
     def create(self, pod: dict[str, Any]) -> int:
         return self.lab.api.request(Call("POST", PODS, pod)).status
@@ -138,13 +147,12 @@ def _nobody_is_there(scene: Scene) -> tuple[Replica, Replica]:
     product.install()
     first, second = product.prepare("tenure-0"), product.prepare("tenure-1")
     (agent,) = free_ports(1)
-    scene.agent_port = agent
-    targets = {
+    scene.targets |= {
         "tenure-0": f"127.0.0.1:{first.ops}",
         "tenure-1": f"127.0.0.1:{second.ops}",
         "tenure-node": f"127.0.0.1:{agent}",
     }
-    scene.prometheus.start(targets, _rules())
+    scene.prometheus.start(scene.targets, _rules())
     scene.fires("TenureAbsent")
     return first, second
 
@@ -201,11 +209,12 @@ def _an_agent_comes(scene: Scene, stack: ExitStack) -> None:
     regions = scene.folder / "regions"
     stack.enter_context(_region(scene, regions))
     cards = [{"vendor": "acme", "nodes": "acme[0-9]+"}]
+    port = scene.targets["tenure-node"].rpartition(":")[2]
     env = {
         "TENURE_KUBE__KUBECONFIG": str(scene.lab.kubeconfig),
         "TENURE_NODE__NAME": "client",
         "TENURE_HTTP__OPS_HOST": "127.0.0.1",
-        "TENURE_HTTP__OPS_PORT": str(scene.agent_port),
+        "TENURE_HTTP__OPS_PORT": port,
         "TENURE_HTTP__DRAIN_S": "0",
         "TENURE_OCCUPANCY__CARDS": json.dumps(cards),
         "TENURE_OCCUPANCY__DEV": str(ground.dev),
@@ -218,7 +227,7 @@ def _an_agent_comes(scene: Scene, stack: ExitStack) -> None:
         "PYTHONPATH": str(REPOSITORY),
         "PATH": os.environ["PATH"],
     }
-    health = Health(port=scene.agent_port, path="/livez", tls=False)
+    health = Health(port=int(port), path="/livez", tls=False)
     scene.lab.components.run(
         Program("tenure-node", [sys.executable, "-m", "service", "node"], env, health=health)
     )
@@ -358,3 +367,19 @@ def test_every_alert_is_a_query_that_prometheus_answers(scene: Scene) -> None:
     for group in yaml.safe_load(ALERTS.read_text())["groups"]:
         for rule in group["rules"]:
             scene.prometheus.query(rule["expr"])
+
+
+def test_the_status_page_shows_what_was_done(scene: Scene) -> None:
+    leader, other = scene.page("tenure-0"), scene.page("tenure-1")
+    for fact in (
+        "not ready",
+        "certificate trusted",
+        "claim template default/not-there fails a check",
+        "1 card is held by processes outside Kubernetes",
+        "default/waits",
+        "default/runs",
+        "sleep",
+    ):
+        assert fact in leader, fact
+    assert "Guard policy tenure-gate : not known (could not be read" in other
+    assert "checks them; its page shows what it found." in other

@@ -64,6 +64,7 @@ async def test_one_of_several_leads(lab: Lab, namespace: str, kubeconfig: Path) 
         candidates = {"a": a, "b": b, "c": c}
         await until(lambda: any(found.held for found in candidates.values()))
         leaders = {name for name, found in candidates.items() if found.held}
+        await until(lambda: {found.leader for found in candidates.values()} == leaders)
         for _ in range(30):
             assert {name for name, found in candidates.items() if found.held} == leaders
             await asyncio.sleep(0.1)
