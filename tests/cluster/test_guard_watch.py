@@ -92,7 +92,7 @@ async def test_a_binding_with_empty_selectors_leaves_nothing_out(
     guarded: Lab, watch: tuple[GuardWatch, MetricSet]
 ) -> None:
     found, _ = watch
-    change = {"spec": {"matchResources": {"namespaceSelector": {}, "objectSelector": {}}}}
+    change: dict[str, Any] = {"spec": {"matchResources": {"namespaceSelector": {}, "objectSelector": {}}}}
     written = await asyncio.to_thread(guarded.api.ok, Call("PATCH", BINDING, change, MERGE))
     assert "matchResources" in written["spec"]
     await asyncio.sleep(0.5)
