@@ -32,14 +32,13 @@ def raw(number: DeviceNumber) -> int:
 class Statx:
     """One buffer, filled again with each call: 100,000 calls per scan. Not for two threads at once."""
 
-    __slots__ = ("_address", "_buffer", "_halves", "_quads", "_words")
+    __slots__ = ("_address", "_halves", "_quads", "_words")
 
     def __init__(self) -> None:
-        self._buffer = bytearray(_SIZE)
-        self._address = ctypes.c_void_p(ctypes.addressof((ctypes.c_char * _SIZE).from_buffer(self._buffer)))
-        self._quads = memoryview(self._buffer).cast("Q")
-        self._words = memoryview(self._buffer).cast("I")
-        self._halves = memoryview(self._buffer).cast("H")
+        buffer = (ctypes.c_ubyte * _SIZE)()
+        self._address = ctypes.byref(buffer)  # made once: anything else is wrapped anew with each call
+        octets = memoryview(buffer).cast("B")
+        self._quads, self._words, self._halves = octets.cast("Q"), octets.cast("I"), octets.cast("H")
 
     def devices(
         self,
