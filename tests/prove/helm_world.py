@@ -91,6 +91,17 @@ class World:
         found: Json = self.lab.wait_for(f"{PODS}/{name}", accept=accept, seconds=SECONDS)
         return found
 
+    def folders(self) -> list[str]:
+        """The region folders of containers on the node."""
+        return sorted(path.name for path in self.regions.iterdir() if path.is_dir())
+
+    def eventually_none(self, look: Callable[[], list[str]]) -> list[str]:
+        """What is still seen after a while; empty as soon as nothing is."""
+        ends = time.monotonic() + SECONDS
+        while (found := look()) and time.monotonic() < ends:
+            time.sleep(0.5)
+        return found
+
     def log(self, name: str) -> str:
         """What its container printed."""
         return self.lab.kubectl("logs", name)
@@ -195,17 +206,7 @@ class Creates:
 
 
 def left_behind(lab: Lab) -> list[str]:
-    """Objects of the cluster that are or were the release's, by kind and name, but definitions and events.
-
-    What waits for its end (pods that drain, what the cluster's garbage collection removes) gets a while.
-    """
-    ends = time.monotonic() + SECONDS
-    while (found := _ours(lab)) and time.monotonic() < ends:
-        time.sleep(1)
-    return found
-
-
-def _ours(lab: Lab) -> list[str]:
+    """Objects of the cluster that are or were the release's, by kind and name, but definitions and events."""
     listed = lab.kubectl("api-resources", "--verbs=list", "--output=name").split()
     # Definitions stay, with what the API server makes of them.
     passed = ("events", "customresourcedefinitions", "apiservices")

@@ -5,7 +5,6 @@ Each is installed, does its work, and goes.
 """
 
 import json
-import time
 from typing import Final
 
 from service import names
@@ -74,24 +73,20 @@ def _inside(world: World, name: str, path: str) -> str:
 
 def _keeps_files_of_host_paths(run: Run, world: World) -> None:
     """A root container writes a region file; when it is gone, the agent removes its folder."""
-    folder = world.regions
     for _ in run.trials(1):
         made = pod("region", "echo 1 >/tmp/.sm_node/probe; sleep 1d", annotations={names.REGIONS: ""})
         made["spec"]["containers"][0].pop("securityContext")  # Kubelet makes such folders for root only.
         world.create(made)
         uid = world.until("region", is_running)["metadata"]["uid"]
-        folder = world.regions / f"{uid}_main"
-        run.check((folder / "sm_node" / "probe").exists(), f"{folder} has no probe")
+        run.check((world.regions / f"{uid}_main" / "sm_node" / "probe").exists(), f"{uid}_main has no probe")
     world.delete("region")
     for _ in run.trials(1):
-        ends = time.monotonic() + 60
-        while folder.exists() and time.monotonic() < ends:
-            time.sleep(0.5)
-        run.check(not folder.exists(), f"{folder} is still there a minute after its pod")
+        left = world.eventually_none(world.folders)
+        run.check(not left, f"folders of pods that are gone: {left}")
 
 
 def _goes(run: Run, world: World) -> None:
     for _ in run.trials(1):
         world.helm("uninstall", RELEASE, "--wait", "--timeout=300s")
-        left = left_behind(world.lab)
+        left = world.eventually_none(lambda: left_behind(world.lab))
         run.check(not left, f"left behind: {left}")
