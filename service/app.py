@@ -25,6 +25,7 @@ from controllers.claims.rdma import RdmaAnnotation
 from controllers.claims.watch import Watcher
 from controllers.occupancy import holdings
 from controllers.occupancy.agent import OccupancyAgent
+from controllers.occupancy.holdings import Holdings
 from controllers.pool.pods import Resources, slim
 from controllers.pool.pool import Caches, Clocks, Pool
 from controllers.pool.servers import RemoteServer
@@ -313,11 +314,14 @@ class _Node:
         process, lifecycle = self._process, self._process.lifecycle
         yield Part("API client", nothing, self._client.close)
         yield process.ports()
-        shown = Sources(lifecycle=lifecycle, identity=self._name, now=utc_now)
+        shown = Sources(lifecycle=lifecycle, identity=self._name, now=utc_now, holdings=self._held)
         yield from process.ops(page_routes(shown))
         yield from self._occupancy.parts(lifecycle)
         yield from self._regions.parts(lifecycle)
         yield lifecycle.task("RDMA annotation", self._rdma.run, owner="claims")
+
+    async def _held(self) -> Holdings:
+        return holdings.of_standings(self._name, self._occupancy.standings.values())
 
 
 def declared(settings: Settings, command: Literal["serve", "node"]) -> CollectorRegistry:

@@ -105,6 +105,11 @@ async def of_node(settings: Settings, client: KubeClient | None = None, *, unnam
     return Holdings(cards, scan.blind, unnamed)
 
 
+def of_standings(node: str, standings: Iterable[Standing]) -> Holdings:
+    """What a running agent knows now of its node's cards."""
+    return Holdings(tuple(_holdings(node, standing) for standing in standings))
+
+
 async def of_cluster(settings: Settings, client: KubeClient) -> Holdings:
     """What all nodes' agents published. Raises KubeError."""
     listed = await _profiles(settings, client, "").everywhere()

@@ -31,6 +31,7 @@ from tests.lab.product import Product, Replica
 from tests.lab.prometheus import Prometheus
 from tests.lab.simulated import SimulatedNode
 from tests.unit.occupancy.ground import FULL, ZERO, Ground, devices_to_oneself
+from webhook.guard import Policy
 
 # A cluster of its own starts, and eleven things are broken in it.
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -109,15 +110,17 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     program = require_program("prometheus")
     folder = tmp_path_factory.mktemp("dashboards")
-    lab = Lab(folder / "lab")
+    own = Lab(
+        lab.state / "dashboards"
+    )  # Within the session's, so that it goes with a session that was killed.
     with ExitStack() as stack:
-        stack.callback(lab.down)
-        lab.up()
+        stack.callback(own.down)
+        own.up()
         stack.enter_context(devices_to_oneself())
-        made = Scene(lab, Product(lab), Prometheus(lab, program, folder / "prometheus"), folder)
+        made = Scene(own, Product(own), Prometheus(own, program, folder / "prometheus"), folder)
         _play(made, stack)
         yield made
 
@@ -304,6 +307,9 @@ def _rights_go(scene: Scene) -> None:
     scene.lab.components.restart("tenure-1")
     scene.fires("TenureGuardPolicyUnknown")
     scene.patch(ROLE, {"rules": role["rules"]})
+    scene.lab.components.restart("tenure-1")
+    sees = 'tenure_guard_policy_in_force{job="tenure-1"} == 0'
+    scene.prometheus.until(lambda: len(scene.prometheus.query(sees)) == len(Policy), "it may look again")
 
 
 def _webhook_goes(scene: Scene, replica: Replica) -> None:
@@ -381,5 +387,9 @@ def test_the_status_page_shows_what_was_done(scene: Scene) -> None:
         "sleep",
     ):
         assert fact in leader, fact
-    assert "Guard policy tenure-gate : not known (could not be read" in other
+    assert "guard policy tenure-gate is not in force: its binding is missing" in other
+    agent = scene.page("tenure-node")
+    assert "client: acme0" in agent
+    assert "held by the host sleep" in agent
+    assert "Waiting pods" not in agent
     assert "checks them; its page shows what it found." in other
