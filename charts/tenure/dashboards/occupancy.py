@@ -37,6 +37,7 @@ BOARD = build(
                     text="Checks of claim templates that fail.",
                     query=Query("count(max by (template, check) (tenure_claims_check_verdict) == 0)"),
                     warn=1,
+                    empty="0",
                 ),
                 Number(
                     title="Node agents",

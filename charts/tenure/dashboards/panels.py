@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, table, timeseries
 from grafana_foundation_sdk.models.common import BigValueColorMode, BigValueGraphMode, StackingMode
 from grafana_foundation_sdk.models.dashboard import (
+    DashboardCursorSync,
     DashboardLinkType,
     DataSourceRef,
     DataTransformerConfig,
@@ -18,7 +19,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 # Grafana's grid has 24 columns.
-HALF, THIRD, SIXTH = 12, 8, 4
+FULL, HALF, THIRD, SIXTH = 24, 12, 8, 4
 TAG = "tenure"
 
 
@@ -32,7 +33,10 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """One value now. From `warn` on it is orange, from `bad` on red; with `low` below them."""
+    """One value now. From `warn` on it is orange, from `bad` on red; with `low` below them.
+
+    `empty` is shown when there is no series: what nobody tells is not zero, unless the query leaves zeros out.
+    """
 
     title: str
     text: str
@@ -41,6 +45,7 @@ class Number:
     warn: float | None = None
     bad: float | None = None
     low: bool = False
+    empty: str = "no data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +62,14 @@ class Graph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """A table of the series as they are now; `hidden` labels are left out."""
+    """A table of the series as they are now; their value is in the column `value`."""
 
     title: str
     text: str
     query: Query
     value: str
     unit: str = "short"
-    hidden: tuple[str, ...] = ()
+    span: int = HALF
 
 
 Panel = Number | Graph | Rows
@@ -86,6 +91,7 @@ def build(*, uid: str, title: str, text: str, sections: Iterable[Section]) -> da
         .description(text)
         .tags([TAG])
         .readonly()
+        .tooltip(DashboardCursorSync.CROSSHAIR)
         .timezone("browser")
         .refresh("30s")
         .time("now-3h", "now")
@@ -125,7 +131,7 @@ def _number(panel: Number) -> stat.Panel:
         .datasource(SOURCE)
         .with_target(_target(panel.query, 0).instant())
         .unit(panel.unit)
-        .no_value("0")
+        .no_value(panel.empty)
         .graph_mode(BigValueGraphMode.NONE)
         .color_mode(BigValueColorMode.VALUE)
         .thresholds(_thresholds(panel))
@@ -177,15 +183,14 @@ def _rows(panel: Rows) -> table.Panel:
         .with_target(_target(panel.query, 0).instant().format(PromQueryFormat.TABLE))
         .with_transformation(_organized(panel))
         .override_by_name(panel.value, [DynamicConfigValue(id_val="unit", value=panel.unit)])
-        .span(HALF)
+        .span(panel.span)
         .height(8)
     )
 
 
 def _organized(panel: Rows) -> DataTransformerConfig:
-    hidden = dict.fromkeys(("Time", *panel.hidden), True)
     return DataTransformerConfig(
-        id_val="organize", options={"excludeByName": hidden, "renameByName": {"Value": panel.value}}
+        id_val="organize", options={"excludeByName": {"Time": True}, "renameByName": {"Value": panel.value}}
     )
 
 

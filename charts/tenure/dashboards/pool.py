@@ -1,6 +1,6 @@
 """The pool of remote cards: who has them, who waits, and how fast promises become placements."""
 
-from charts.tenure.dashboards.panels import THIRD, Graph, Number, Query, Rows, Section, build
+from charts.tenure.dashboards.panels import FULL, THIRD, Graph, Number, Query, Rows, Section, build
 
 # Every replica tells the same of the pool, so the largest answer stands for all.
 BOARD = build(
@@ -92,6 +92,7 @@ BOARD = build(
                         "max by (server, endpoint, device_index, device_type, device_uuid) (hami_remote_gpu_allocated)"
                     ),
                     value="held",
+                    span=FULL,
                 ),
             ),
         ),
@@ -185,6 +186,7 @@ BOARD = build(
                         ),
                     ),
                     unit="s",
+                    span=FULL,
                 ),
             ),
         ),
