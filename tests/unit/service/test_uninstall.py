@@ -1,11 +1,12 @@
 """Who still needs Tenure, and what is taken back when it has gone."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from service import names
+from service import cli, names
 from service.objects import Node
 from service.uninstall_check import HOLDS, VOLUMES, WAITS, Blocker, Pod, blocker, report
 from service.uninstall_clean import taken_back
@@ -82,3 +83,14 @@ def test_our_keys_are_taken_off_a_node_and_no_other() -> None:
 
 def test_a_cordon_that_an_administrator_wrote_stays() -> None:
     assert taken_back(node({}, {names.DEVICE_CORDON: "GPU-theirs"})) == {}
+
+
+@pytest.mark.parametrize("command", ["uninstall-check", "uninstall-clean", "selftest"])
+def test_without_a_cluster_a_command_says_what_to_set(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert cli.run([command]) == cli.WRONG_USE
+    said = capsys.readouterr().err
+    assert said.startswith("tenure: there is no kubeconfig")
+    assert len(said.splitlines()) == 1
