@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 # Seconds on a clock that only goes forward, as `time.monotonic` and `loop.time` give them.
 Clock = Callable[[], float]
 
-# client-go's reflector (tools/cache, reflector.go): chosen there so that a client that cannot get through
-# sends about ten requests in five minutes.
+# client-go's reflector (tools/cache, reflector.go), but for its cap of 30 s: that is for thousands of kubelets. With
+# the jitter it would be a minute after an API server came back until a freed card is noticed.
 START_S = 0.8
 FACTOR = 2.0
-CAP_S = 30.0
+CAP_S = 8.0
 JITTER = 1.0
 RESET_AFTER_S = 120.0
 

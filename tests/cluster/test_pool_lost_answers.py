@@ -34,7 +34,7 @@ class Stage:
         wanted = sorted(expected)
 
         def has(server: Any) -> bool:
-            held = server["status"].get("allocations", ())
+            held = server.get("status", {}).get("allocations", ())
             return sorted((item["name"], item["phase"]) for item in held) == wanted
 
         self.tenure.server(self.tenure.large, has)

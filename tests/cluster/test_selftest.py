@@ -34,8 +34,9 @@ def dead_webhook(lab: Lab, namespace: str) -> Iterator[None]:
 
 
 async def test_a_webhook_that_is_never_reached_is_told_although_pods_are_created(
-    client: KubeClient, namespace: str, dead_webhook: None
+    lab: Lab, client: KubeClient, namespace: str, dead_webhook: None
 ) -> None:
+    await _without_guard(lab, client, namespace)
     fault = await selftest._webhook(client, Settings(), namespace)
     assert fault is not None
     assert "a proxy of a mesh" in fault
@@ -52,15 +53,22 @@ async def test_a_missing_guard_is_told_and_a_present_one_is_seen(
 ) -> None:
     settings = Settings(kube=KubeSettings(namespace=namespace))
     guard = [one for one in manifests.guard(["nobody"]) if one["metadata"]["name"] == "tenure-decision-keys"]
-    lab.kubectl("delete", "validatingadmissionpolicybinding", "tenure-decision-keys", "--ignore-not-found")
-    fault = await _patiently(client, settings, present=False)
-    assert fault is not None
+    fault = await _without_guard(lab, client, namespace)
     assert "was admitted: is policy tenure-decision-keys there" in fault
     lab.apply(*guard)
     try:
         assert await _patiently(client, settings, present=True) is None
     finally:
         lab.kubectl("delete", "validatingadmissionpolicybinding", "tenure-decision-keys")
+
+
+async def _without_guard(lab: Lab, client: KubeClient, namespace: str) -> str:
+    """Take it away, also where an earlier test left it, and see that it is gone; what the self-test says then."""
+    lab.kubectl("delete", "validatingadmissionpolicybinding", "tenure-decision-keys", "--ignore-not-found")
+    settings = Settings(kube=KubeSettings(namespace=namespace))
+    fault = await _patiently(client, settings, present=False)
+    assert fault is not None
+    return fault
 
 
 async def _patiently(client: KubeClient, settings: Settings, *, present: bool) -> str | None:
