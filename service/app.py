@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, disable_creat
 from certs.certificates import Certificates, utc_now
 from controllers.claims.metrics import ClaimMetrics
 from controllers.claims.rdma import RdmaAnnotation
-from controllers.claims.watch import Watcher
+from controllers.claims.watch import Seen, Watcher
 from controllers.occupancy import holdings
 from controllers.occupancy.agent import OccupancyAgent
 from controllers.occupancy.holdings import Holdings
@@ -148,7 +148,10 @@ class _Server:
             tls=self._certificates.ssl_context,
         )
         tls = self._certificates.extender_context
-        self._scheduling = _Scheduling(process, client, tls) if settings.pool.enabled else None
+        self._leading = _Leading(process, client)
+        pool, claims = settings.pool.enabled, settings.claims.enabled
+        self._scheduling = _Scheduling(process, client, self._leading, tls) if pool else None
+        self._claims = _Claims(process, client, self._leading) if claims else None
         self._guard = GuardWatch(client, process.metrics)
         by_host_path = settings.regions.backend == "hostPath"
         self._namespaces = _Namespaces(process, client) if by_host_path else None
@@ -174,7 +177,9 @@ class _Server:
         yield process.lifecycle.task("certificates", certificates.run, owner="certs")
         yield Part("webhook listener", partial(self._webhook.open, admission), self._webhook.close)
         yield process.lifecycle.task("guard watch", self._guard.run, owner="admission")
+        yield from self._leading.work()
         yield from scheduling.work() if scheduling else ()
+        yield from self._claims.work() if self._claims else ()
 
     def _shown(self) -> Sources:
         """What the status page shows."""
@@ -185,6 +190,8 @@ class _Server:
             holdings=partial(holdings.of_cluster, self._process.settings, self._client),
             certificates=self._certificates.report,
             guard=lambda: self._guard.standings,
+            leader=lambda: self._leading.lease.leader,
+            claims=self._claims.seen if self._claims else None,
         )
         return self._scheduling.shown(shown) if self._scheduling else shown
 
@@ -211,14 +218,62 @@ class _Namespaces:
         return None if found is None else found.metadata.labels
 
 
+class _Leading:
+    """What only one replica does at a time, and what it says about it."""
+
+    def __init__(self, process: _Process, client: KubeClient) -> None:
+        settings, identity = process.settings, _identity()
+        self._lifecycle = process.lifecycle
+        self.events = EventRecorder(
+            client, component="tenure", identity=identity, metrics=process.kube_metrics
+        )
+        self.lease = Lease(
+            client,
+            namespace=settings.kube.namespace,
+            identity=identity,
+            settings=settings.lease,
+            metrics=process.kube_metrics,
+        )
+
+    def work(self) -> Iterator[Part]:
+        """Comes before whatever waits for leadership."""
+        yield self._lifecycle.task("events", self.events.run, owner="kube")
+        yield self._lifecycle.task("lease", self.lease.run, owner="kube")
+
+
+class _Claims:
+    """Checks of claim templates; they need no pool of remote cards."""
+
+    def __init__(self, process: _Process, client: KubeClient, leading: _Leading) -> None:
+        self._lifecycle = process.lifecycle
+        self._lease = leading.lease
+        self._watcher = Watcher(
+            client,
+            events=leading.events,
+            metrics=ClaimMetrics(process.metrics),
+            interval_s=process.settings.claims.interval_s,
+        )
+
+    def seen(self) -> Seen | None:
+        """For the status page."""
+        return self._watcher.seen
+
+    def work(self) -> Iterator[Part]:
+        """The rounds of the leader."""
+        lead = partial(self._lease.lead, self._watcher.run)
+        yield self._lifecycle.task("claim checks", lead, owner="claims")
+
+
 class _Scheduling:
     """The pool of remote cards: its caches, what the scheduler calls, and what only the leader does."""
 
-    def __init__(self, process: _Process, client: KubeClient, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, process: _Process, client: KubeClient, leading: _Leading, tls: ssl.SSLContext | None
+    ) -> None:
         settings, metrics = process.settings, process.metrics
         resources = Resources(settings.pool.resource_count_name, settings.pool.resource_memory_name)
         self._lifecycle = process.lifecycle
-        self._claims = settings.claims
+        self._lease = leading.lease
         self._informers = Informers(
             client, settings=settings.kube, metrics=process.kube_metrics, lifecycle=process.lifecycle
         )
@@ -228,31 +283,14 @@ class _Scheduling:
             pods=follow(PODS, Pod, project=lambda pod: slim(pod, resources)),
             servers=follow(REMOTE_SERVERS, RemoteServer),
         )
-        identity = _identity()
-        self._events = EventRecorder(
-            client, component="tenure", identity=identity, metrics=process.kube_metrics
-        )
         self._pool = Pool(
             client,
             caches,
             settings.pool,
-            events=self._events,
+            events=leading.events,
             metrics=metrics,
             runtime=RuntimeMetrics(metrics),
             clocks=Clocks(wall=utc_now, monotonic=time.monotonic),
-        )
-        self._lease = Lease(
-            client,
-            namespace=settings.kube.namespace,
-            identity=identity,
-            settings=settings.lease,
-            metrics=process.kube_metrics,
-        )
-        self._watcher = Watcher(
-            client,
-            events=self._events,
-            metrics=ClaimMetrics(metrics),
-            interval_s=settings.claims.interval_s,
         )
         address = Address(settings.http.extender_host, settings.http.extender_port, "http.extender")
         self.door = process.listener(Name.EXTENDER, address, max_body=EXTENDER_BODY, tls=tls)
@@ -267,8 +305,6 @@ class _Scheduling:
             sources,
             pool=self._pool.explainer,
             incomplete=self._informers.missing,
-            claims=(lambda: self._watcher.seen) if self._claims.enabled else None,
-            leader=lambda: self._lease.leader,
         )
 
     def caches(self) -> Iterator[Part]:
@@ -285,14 +321,10 @@ class _Scheduling:
             resources=pool.shared.resources,
             metrics=pool.shared.metrics,
         )
-        yield task("events", self._events.run, owner="kube")
         yield Part("extender listener", partial(self.door.open, extender.routes()), self.door.close)
-        yield task("lease", self._lease.run, owner="kube")
         for controller in pool.controllers():
             lead = partial(self._lease.lead, controller.run)
             yield task(controller.name, lead, owner="pool", finish=controller.finish)
-        if self._claims.enabled:
-            yield task("claim checks", partial(self._lease.lead, self._watcher.run), owner="claims")
 
 
 class _Node:

@@ -120,6 +120,25 @@ def test_the_server_goes_on_without_the_api_server_and_finds_it_again(
         server.assert_log_has_no_fault()
 
 
+def test_without_a_pool_claims_are_checked_and_the_pool_says_that_it_is_off(lab: Lab, tmp_path: Path) -> None:
+    with serving(
+        lab,
+        tmp_path,
+        pool__resource_count_name="",
+        pool__resource_memory_name="",
+        claims__interval_s="5",
+        http__drain_s="0",
+    ) as server:
+        status, text = server.get("/api/v1/servers")
+        assert (status, "remote GPUs are off" in text) == (404, True)
+        server.until("/metrics", lambda _, text: "tenure_claims_checks_total 1.0" in text.splitlines())
+        assert "tenure_pool_free_cards" not in server.get("/metrics")[1]
+        assert server.get("/")[0] == 200
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+        server.assert_log_has_no_fault()
+
+
 def assert_served(callers: Callers) -> None:
     """Admission needs nobody. The extender says no to an unknown pod, but it says so."""
     assert len(callers.answers) > 20
