@@ -25,6 +25,11 @@ class OwnWrites:
         self._clock = clock
         self._versions: dict[str, tuple[str, float]] = {}
 
+    @property
+    def now(self) -> float:
+        """Seconds of the clock."""
+        return self._clock()
+
     def wrote(self, key: str, version: str) -> None:
         """An answer to a call of ours carried this version."""
         self._versions[key] = (version, self._clock() + BELIEVED_S)

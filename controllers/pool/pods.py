@@ -12,7 +12,7 @@ import msgspec
 
 from controllers.pool import demand, grant
 from controllers.pool.demand import Demand, DemandError
-from controllers.pool.fresh import OwnWrites, newer
+from controllers.pool.fresh import BELIEVED_S, OwnWrites, newer
 from controllers.pool.ledger import Fate, Witness
 from controllers.pool.placement import Waiting
 from controllers.pool.servers import Allocation
@@ -196,6 +196,9 @@ class Pods:
         self._by_server: dict[str, dict[str, Witness]] = {}
         self._unplaced: dict[str, PodView] = {}
         self._ends: OrderedDict[str, Fate] = OrderedDict()
+        self._unheard: dict[str, float] = {}
+        """Pods that only answers to our own calls told of, and until when that is believed: the watch may have missed
+        a pod's whole life, and then it tells of no end either."""
 
     def learn(self, pod: PodView, *, fresh: bool = False) -> None:
         """Take a reading: `fresh` from an answer to our own call, else from the watch, which may lag behind it.
@@ -208,8 +211,12 @@ class Pods:
             return
         if fresh:
             self._own.wrote(pod.uid, pod.resource_version)
-        elif self._own.outdated(pod.uid, pod.resource_version):
-            return
+            if known is None:
+                self._unheard[pod.uid] = self._own.now + BELIEVED_S
+        else:
+            self._unheard.pop(pod.uid, None)
+            if self._own.outdated(pod.uid, pod.resource_version):
+                return
         self._drop(pod.uid)
         self._by_uid[pod.uid] = pod
         if not (pod.node or pod.ended):
@@ -221,10 +228,12 @@ class Pods:
     def forget(self, uid: str) -> None:
         """A pod left our business without having ended, for example because its request was never ours."""
         self._drop(uid)
+        self._unheard.pop(uid, None)
 
     def end(self, uid: str, *, placed: bool) -> None:
         """A pod is gone. Uids are never used twice, so this is final. Unsure means placed."""
         self._drop(uid)
+        self._unheard.pop(uid, None)
         self._ends[uid] = Fate.ENDED if placed else Fate.NEVER_PLACED
         if len(self._ends) > _REMEMBERED_ENDS:
             self._ends.popitem(last=False)
@@ -239,6 +248,10 @@ class Pods:
         """The pod of this uid, if it is alive and ours."""
         return self._by_uid.get(uid)
 
+    def unheard(self, uid: str) -> bool:
+        """True while the watch has not told of this pod."""
+        return uid in self._unheard
+
     def unplaced(self) -> list[PodView]:
         """Pods without a node that have not ended: the queue, and whoever has a promise."""
         return list(self._unplaced.values())
@@ -251,6 +264,8 @@ class Pods:
         pod = self._by_uid.get(allocation.pod_uid)
         if pod is None:
             return self._ends.get(allocation.pod_uid, Fate.UNKNOWN)
+        if self._own.now >= self._unheard.get(pod.uid, float("inf")):
+            return Fate.UNKNOWN
         if pod.ended:
             return Fate.ENDED if pod.node else Fate.NEVER_PLACED
         return Fate.PLACED if pod.node else Fate.WAITING

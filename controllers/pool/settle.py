@@ -7,6 +7,7 @@ import structlog
 
 from controllers.pool import ledger, register, servers
 from controllers.pool.census import Witnesses
+from controllers.pool.fresh import BELIEVED_S
 from controllers.pool.ledger import DrainRules, Fate, Scene
 from controllers.pool.servers import Allocation, Inventory, InventoryRules, Phase, RemoteServer
 from controllers.pool.shared import Shared
@@ -95,7 +96,10 @@ class Settler:
             await self._writer.remove(server)
             return Done()
         draining = any(item.phase == Phase.DRAINING for item in server.status.allocations)
-        return After(_DRAIN_LOOK_S) if draining else Done()
+        if draining:
+            return After(_DRAIN_LOOK_S)
+        unheard = any(self._pods.unheard(item.pod_uid) for item in server.status.allocations)
+        return After(BELIEVED_S) if unheard else Done()
 
     def _scene(self, name: str, inventory: Inventory) -> Scene:
         return Scene(inventory, self._pods.fate, self._pods.witnesses(name), self._drain_rules, self._clock())

@@ -114,6 +114,19 @@ def test_a_pod_that_ended_does_not_come_back_with_a_late_event() -> None:
     assert pods.get("u1") is None
 
 
+def test_a_pod_that_only_our_own_call_told_of_is_asked_for_after_a_while() -> None:
+    """The watch may have missed its whole life, between two lists; then it tells of no end either."""
+    clock = Clock()
+    pods = Pods(OwnWrites(clock))
+    held = build.allocation(uid="u1")
+    pods.learn(seen(build.pod("u1")), fresh=True)
+    assert (pods.fate(held), pods.unheard("u1")) == (Fate.WAITING, True)
+    clock.now += BELIEVED_S
+    assert pods.fate(held) is Fate.UNKNOWN
+    pods.learn(seen(build.pod("u1")))
+    assert (pods.fate(held), pods.unheard("u1")) == (Fate.WAITING, False)
+
+
 def test_a_same_named_successor_is_another_pod() -> None:
     pods = Pods(OwnWrites(Clock()))
     pods.learn(seen(build.pod("first", node="n")))
