@@ -1,4 +1,4 @@
-"""How long a freed card waits for its next pod, and what the extender costs pods that need no card.
+"""How long a freed card waits for its next pod.
 
 Real API server and kube-scheduler, one replica of Tenure as a process of its own, kubelets imitated. Moments are those
 at which a watch tells them.
@@ -17,16 +17,14 @@ from service import names
 from tests.bench.figures import Reading, figure
 from tests.lab.api import Call
 from tests.lab.lab import Lab
-from tests.lab.product import SCHEDULER, Product, Replica, scheduler_config
+from tests.lab.product import SCHEDULER, Product, scheduler_config
 from tests.lab.simulated import SimulatedNode
 
 NAMESPACE: Final = "jobs"
 PATH: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
-PLAIN: Final = "plain-scheduler"
 CARDS: Final = 8
 WAITING: Final = 200
 FREED: Final = 200
-PODS: Final = 400
 # Enough that the scheduler's own brake on API calls does not decide.
 NO_BRAKE: Final = {"clientConnection": {"qps": 5000, "burst": 5000}}
 PATIENCE_S: Final = 120.0
@@ -39,18 +37,20 @@ class Moments:
         self.bound: dict[str, float] = {}
         self._news = threading.Condition()
         version = lab.api.ok(Call("GET", PATH))["metadata"]["resourceVersion"]
-        path = f"{PATH}?watch=1&resourceVersion={version}&timeoutSeconds=900"
-        self._thread = threading.Thread(target=self._read, args=(lab, path), daemon=True, name="watch")
+        self._thread = threading.Thread(target=self._read, args=(lab, version), daemon=True, name="watch")
         self._thread.start()
 
-    def _read(self, lab: Lab, path: str) -> None:
+    def _read(self, lab: Lab, version: str) -> None:
+        """Goes on from where it was when the API server ends the watch of a reader that is slower than it."""
         with suppress(OSError, ValueError):  # The lab ends, and with it the watch.
-            for event in lab.api.watch(path):
-                pod, now = event["object"], time.monotonic()
-                if event["type"] == "MODIFIED" and pod["spec"].get("nodeName"):
-                    with self._news:
-                        self.bound.setdefault(pod["metadata"]["name"], now)
-                        self._news.notify_all()
+            while True:
+                for event in lab.api.watch(f"{PATH}?watch=1&resourceVersion={version}"):
+                    pod, now = event["object"], time.monotonic()
+                    version = pod["metadata"]["resourceVersion"]
+                    if event["type"] == "MODIFIED" and pod["spec"].get("nodeName"):
+                        with self._news:
+                            self.bound.setdefault(pod["metadata"]["name"], now)
+                            self._news.notify_all()
 
     def wait(self, done: Callable[[Mapping[str, float]], bool]) -> None:
         """Until `done` says so of all that was bound. Raises TimeoutError."""
@@ -60,7 +60,7 @@ class Moments:
 
 
 @contextmanager
-def _cluster(*cards: int) -> Iterator[tuple[Lab, Replica]]:
+def _cluster(*cards: int) -> Iterator[Lab]:
     """A lab with Tenure, its scheduler, four client nodes, and one server for each number of cards."""
     with TemporaryDirectory() as state:
         lab = Lab(Path(state))
@@ -80,7 +80,7 @@ def _cluster(*cards: int) -> Iterator[tuple[Lab, Replica]]:
                     *(_server(n, size) for n, size in enumerate(cards)),
                 ]
             )
-            yield lab, replica
+            yield lab
         finally:
             lab.down()
 
@@ -99,12 +99,10 @@ def _server(number: int, size: int) -> SimulatedNode:
     )
 
 
-def _pod(name: str, *, cards: int = 0, scheduler: str = "") -> Call:
-    limits = {names.REMOTE_GPU: str(cards)} if cards else {}
+def _pod(name: str, *, cards: int) -> Call:
+    limits = {names.REMOTE_GPU: str(cards)}
     container = {"name": "main", "image": "example/job", "resources": {"limits": limits}}
     spec: dict[str, Any] = {"terminationGracePeriodSeconds": 0, "containers": [container]}
-    if scheduler:
-        spec["schedulerName"] = scheduler
     return Call("POST", PATH, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 
 
@@ -121,7 +119,7 @@ def _percentile(values: list[float], part: float) -> float:
 def freed_to_bound() -> dict[str, Reading]:
     """One card is freed at a time while WAITING pods want it; from the answer to the deletion to the Binding."""
     waits: list[float] = []
-    with _cluster(CARDS) as (lab, _):
+    with _cluster(CARDS) as lab:
         moments = Moments(lab)
         lab.api.all_ok(_pod(f"p{number}", cards=1) for number in range(CARDS + WAITING))
         moments.wait(lambda bound: len(bound) == CARDS)
@@ -136,57 +134,3 @@ def freed_to_bound() -> dict[str, Reading]:
         "freed_to_bound_p50_s": Reading(_percentile(waits, 0.5), len(waits)),
         "freed_to_bound_p99_s": Reading(_percentile(waits, 0.99), len(waits)),
     }
-
-
-@figure("scheduling_throughput_ratio", unit="ratio")
-@figure("scheduling_with_extender_per_s", unit="pods/s")
-@figure("scheduling_without_extender_per_s", unit="pods/s")
-@figure("scheduling_with_cards_per_s", unit="pods/s")
-def throughput() -> dict[str, Reading]:
-    """Pods without cards, by a scheduler with and one without the extender, while WAITING pods wait at the gate.
-
-    Each scheduler finds all its pods there when it starts; the rate counts from the first Binding to the last. Two
-    rounds each, in turn, and the better one of each counts: what slows a machine down slows either.
-    """
-    rates: dict[str, list[float]] = {PLAIN: [], SCHEDULER: []}
-    with _cluster(CARDS) as (lab, replica):
-        lab.start_scheduler(PLAIN, _without_extender(replica))
-        lab.api.all_ok(_pod(f"held-{number}", cards=1) for number in range(CARDS + WAITING))
-        for turn in range(2):
-            for scheduler in (PLAIN, SCHEDULER):
-                rates[scheduler].append(_rate(lab, scheduler, f"{scheduler}-{turn}", cards=0))
-    with _cluster(*[200] * (PODS // 200)) as (lab, _):
-        with_cards = _rate(lab, SCHEDULER, "cards", cards=1)
-    plain, ours = max(rates[PLAIN]), max(rates[SCHEDULER])
-    return {
-        "scheduling_throughput_ratio": Reading(ours / plain, PODS),
-        "scheduling_with_extender_per_s": Reading(ours, PODS),
-        "scheduling_without_extender_per_s": Reading(plain, PODS),
-        "scheduling_with_cards_per_s": Reading(with_cards, PODS),
-    }
-
-
-def _without_extender(replica: Replica) -> dict[str, Any]:
-    config = scheduler_config(replica) | NO_BRAKE
-    del config["extenders"]
-    return config | {"profiles": [{"schedulerName": PLAIN}]}
-
-
-def _rate(lab: Lab, scheduler: str, mark: str, *, cards: int) -> float:
-    """Pods per second of one scheduler that starts with PODS pods in its queue."""
-    lab.components.kill(scheduler)
-    moments = Moments(lab)
-    calls = (
-        _pod(f"{mark}-{number}", cards=cards, scheduler="" if cards else scheduler) for number in range(PODS)
-    )
-    lab.api.all_ok(calls)
-    if cards:
-        lab.wait_for(PATH, accept=_all_let_in)
-    lab.components.start(scheduler)
-    moments.wait(lambda bound: sum(name.startswith(mark) for name in bound) == PODS)
-    times = sorted(at for name, at in moments.bound.items() if name.startswith(mark))
-    return (PODS - 1) / (times[-1] - times[0])
-
-
-def _all_let_in(pods: Any) -> bool:
-    return not any(pod["spec"].get("schedulingGates") for pod in pods["items"])

@@ -100,8 +100,11 @@ class Api:
         try:
             connection.request("GET", path, headers={"Accept": "application/json"})
             response = connection.getresponse()
-            while line := response.readline():
-                yield json.loads(line)
+            rest = b""
+            # By hand: http.client's readline ends lines where chunks end.
+            while piece := response.read1(1 << 16):
+                *lines, rest = (rest + piece).split(b"\n")
+                yield from map(json.loads, lines)
         finally:
             connection.close()
 
