@@ -19,6 +19,9 @@ REGISTERS = json.loads(
 )
 SERVERS = "/apis/tenure.dev/v1alpha1/remoteservers"
 SECONDS = 60.0
+# The watches of kube-scheduler come back as late as client-go's longest pause (30 s, and up to as much again by its
+# jitter) after the API server did; then it has a pod to schedule.
+SCHEDULER_RETURNS_S = 60.0 + SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,18 @@ class Tenure:
     def read(self, namespace: str, name: str) -> Any:
         return self.lab.wait_for(f"/api/v1/namespaces/{namespace}/pods/{name}")
 
-    def until(self, namespace: str, name: str, accept: Callable[[Any], bool]) -> Any:
+    def until(
+        self, namespace: str, name: str, accept: Callable[[Any], bool], *, seconds: float = SECONDS
+    ) -> Any:
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-        return self.lab.wait_for(path, accept=accept, seconds=SECONDS)
+        return self.lab.wait_for(path, accept=accept, seconds=seconds)
 
-    def bound(self, namespace: str, name: str) -> Any:
-        return self.until(namespace, name, lambda pod: bool(pod["spec"].get("nodeName")))
+    def bound(self, namespace: str, name: str, *, seconds: float = SECONDS) -> Any:
+        return self.until(namespace, name, lambda pod: bool(pod["spec"].get("nodeName")), seconds=seconds)
+
+    def promised(self, namespace: str, name: str) -> Any:
+        """As soon as the pod's gate is gone: Tenure's part is done, and kube-scheduler's begins."""
+        return self.until(namespace, name, lambda pod: not pod["spec"].get("schedulingGates"))
 
     def register(self, node: str, cards: str) -> None:
         """What HAMi's device plugin does when a node's cards change."""

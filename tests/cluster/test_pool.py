@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service import names
-from tests.cluster.pool import REGISTERS, SERVERS, Tenure, manifest, running
+from tests.cluster.pool import REGISTERS, SCHEDULER_RETURNS_S, SERVERS, Tenure, manifest, running
 from tests.lab import Lab
 from tests.lab.api import Call
 
@@ -183,6 +183,7 @@ def test_a_deleted_server_object_is_made_again_and_still_knows_who_holds_its_car
     assert [(a["podUID"], a["phase"]) for a in held] == [(pod["metadata"]["uid"], "Bound")]
 
 
+@pytest.mark.timeout(300)  # 20 s, one minute for Tenure, and what kube-scheduler takes.
 def test_the_next_pod_is_served_after_the_api_server_was_killed_for_20_seconds(
     tenure: Tenure, namespace: str
 ) -> None:
@@ -190,7 +191,8 @@ def test_the_next_pod_is_served_after_the_api_server_was_killed_for_20_seconds(
     time.sleep(20)
     tenure.lab.components.start("kube-apiserver")
     tenure.pod(namespace, "after", remote_gpu=1)
-    tenure.bound(namespace, "after")
+    tenure.promised(namespace, "after")
+    tenure.bound(namespace, "after", seconds=SCHEDULER_RETURNS_S)
     log = tenure.lab.log(tenure.replica.name).read_text()
     assert "Traceback" not in log
     assert '"exception"' not in log

@@ -122,7 +122,8 @@ def namespace(lab: Lab, request: pytest.FixtureRequest) -> Iterator[str]:
     readable = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:_NAME_LENGTH].strip("-")
     name = f"{readable}-{secrets.token_hex(3)}"
     lab.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    lab.wait_for(f"/api/v1/namespaces/{name}/serviceaccounts/default")  # No pod can be made before.
+    # No pod can be made before; kube-controller-manager may be a minute late after a test that killed the API server.
+    lab.wait_for(f"/api/v1/namespaces/{name}/serviceaccounts/default", seconds=120)
     yield name
     pods = f"/api/v1/namespaces/{name}/pods"
     lab.api.ok(Call("DELETE", pods, {"gracePeriodSeconds": 1}))
