@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from tests.bench.figures import Reading, figure
+from tests.cluster.admission_bare import BARE
 from tests.cluster.admission_client import Caller
-from tests.cluster.admission_server import BARE, Webhook, serving
+from tests.cluster.admission_server import Webhook, serving
 from tests.lab.api import Call
 from tests.lab.lab import Lab
 from tests.lab.layout import REPOSITORY
@@ -80,7 +81,7 @@ async def _calls(webhook: Webhook, body: bytes, *, connections: int, calls: int,
     await asyncio.gather(*(one() for _ in range(connections)))
 
 
-async def _cpu_us(connections: int) -> tuple[Reading, Reading]:
+async def _cpu_us(connections: int) -> dict[str, Reading]:
     """Admission, and the bare handler of the same process; in slices by turns, so that both meet the same machine."""
     body, spent = review(), {PATH: 0.0, BARE: 0.0}
     with serving() as webhook:
@@ -91,21 +92,25 @@ async def _cpu_us(connections: int) -> tuple[Reading, Reading]:
                 before = webhook.cost().cpu_s
                 await _calls(webhook, body, connections=connections, calls=CALLS // SLICES, path=path)
                 spent[path] += webhook.cost().cpu_s - before
-    return Reading(spent[PATH] / CALLS * 1e6, CALLS), Reading(spent[BARE] / CALLS * 1e6, CALLS)
+    return {
+        f"admission_cpu_us_c{connections}": Reading(spent[PATH] / CALLS * 1e6, CALLS),
+        f"admission_bare_cpu_us_c{connections}": Reading(spent[BARE] / CALLS * 1e6, CALLS),
+        f"admission_cpu_ratio_c{connections}": Reading(spent[PATH] / spent[BARE], CALLS),
+    }
 
 
-@figure("admission_bare_cpu_us_c1", unit="us")
 @figure("admission_cpu_us_c1", unit="us")
+@figure("admission_bare_cpu_us_c1", unit="us")
+@figure("admission_cpu_ratio_c1", unit="ratio")
 async def cpu_on_one_connection() -> dict[str, Reading]:
-    ours, bare = await _cpu_us(1)
-    return {"admission_cpu_us_c1": ours, "admission_bare_cpu_us_c1": bare}
+    return await _cpu_us(1)
 
 
-@figure("admission_bare_cpu_us_c16", unit="us")
 @figure("admission_cpu_us_c16", unit="us")
+@figure("admission_bare_cpu_us_c16", unit="us")
+@figure("admission_cpu_ratio_c16", unit="ratio")
 async def cpu_on_sixteen_connections() -> dict[str, Reading]:
-    ours, bare = await _cpu_us(16)
-    return {"admission_cpu_us_c16": ours, "admission_bare_cpu_us_c16": bare}
+    return await _cpu_us(16)
 
 
 async def _p99_ms(webhook: Webhook, *, rate: int, seconds: float) -> Reading:

@@ -37,11 +37,10 @@ from service.lifecycle import Lifecycle
 from service.metrics import MetricSet
 from service.objects import Pod
 from service.settings import load
+from tests.cluster.admission_bare import BARE, bare
 from webhook.admission.handler import MAX_BODY_BYTES, PATH, admission_routes
 
 HOST = "127.0.0.1"
-BARE = "/bare"
-BARE_ANSWER = b'{"patchType":"JSONPatch","padding":"' + b"x" * 1_000 + b'"}'
 LATE = {
     "name": "late",
     "image": "example/late",
@@ -163,7 +162,7 @@ class _Program:
             web.get("/cost", self._cost),
             web.post("/metric", self._metric),
             web.post("/inject", self._inject),
-            web.post(BARE, self._bare),
+            web.post(BARE, bare),
         ]
         await self._listener.open([*admission_routes(self._settings, self._metrics), *routes])
         sys.stdout.write(f"{self._listener.port}\n")
@@ -181,12 +180,6 @@ class _Program:
             await reflector.wait_synced(60)
             task.cancel()
             self._relists.inc()
-
-    @staticmethod
-    async def _bare(request: web.Request) -> web.Response:
-        """What listener, TLS and HTTP cost without any decision: an answer as long as ours."""
-        await request.read()
-        return web.Response(body=BARE_ANSWER, content_type="application/json")
 
     async def _cost(self, _: web.Request) -> web.Response:
         used = resource.getrusage(resource.RUSAGE_SELF)

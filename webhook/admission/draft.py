@@ -123,8 +123,12 @@ class ContainerDraft:
 
     def default_env(self, wanted: EnvVar) -> None:
         """Add `wanted` unless the container sets that name itself."""
-        if all(entry.name != wanted.name for entry in self.env.items):
+        if not self.sets_env(wanted.name):
             self.env.insert(0, wanted)
+
+    def sets_env(self, name: str) -> bool:
+        """True when its environment has an entry of that name."""
+        return name in [entry.name for entry in self.env.items]
 
 
 class PodDraft:

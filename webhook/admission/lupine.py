@@ -48,7 +48,7 @@ def refuse_impossible(draft: PodDraft, schedulers: Container[str]) -> None:
 
 def hold(draft: PodDraft) -> None:
     """Put our gate beside those of others, and the pod on our scheduler."""
-    if all(gate.name != names.GATE for gate in draft.gates.items):
+    if _GATE not in draft.gates.items:
         draft.gates.append(_GATE)
     if draft.pod.spec.scheduler_name in {"", names.DEFAULT_SCHEDULER}:
         draft.scalars.put("schedulerName", names.SCHEDULER_NAME)
@@ -81,13 +81,13 @@ def connect(draft: PodDraft, demand: Demand, *, visible_devices: bool, hide_loca
 
 
 def _asks_local(container: ContainerDraft) -> bool:
-    return any(name.startswith(_LOCAL_DOMAIN) for name in container.limits)
+    return bool([name for name in container.limits if name.startswith(_LOCAL_DOMAIN)])
 
 
 def _remote_only(draft: PodDraft, container: ContainerDraft, *, hide_local_cards: bool) -> None:
     """Lupine counts local cards first, so a local card that slips in would be ordinal 0."""
     container.default_env(_NO_LOCAL_CUDA)
-    sets_it = any(entry.name == names.NVIDIA_VISIBLE_DEVICES_ENV for entry in container.env.items)
+    sets_it = container.sets_env(names.NVIDIA_VISIBLE_DEVICES_ENV)
     if hide_local_cards:
         replaced = container.set_env(_NO_LOCAL_CARDS)
         if replaced or (container.view.env_from and not sets_it):
