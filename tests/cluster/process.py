@@ -109,7 +109,7 @@ def serving(lab: Lab, folder: Path, *, register: bool = True, **settings: str) -
     replica = product.prepare(f"tenure-{secrets.token_hex(2)}")
     if register:
         product.register_webhook(replica)
-    program = product._program(replica, settings)
+    program = product.program(replica, **settings)
     log = folder / f"{replica.name}.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(program.argv, env=dict(program.env), stdout=sink, stderr=sink)

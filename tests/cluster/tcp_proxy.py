@@ -1,8 +1,10 @@
 """A TCP proxy before the API server that can cut, stall and refuse: the network's part in a test."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -61,7 +63,7 @@ class Proxy:
         self.cut()
 
     def stall(self) -> None:
-        """Pass nothing on, with every connection open, as a dead peer does."""
+        """Pass nothing on, with every connection open, as a dead peer does. Any thread may call it."""
         self._flowing.clear()
 
     def heal(self) -> None:
@@ -81,6 +83,27 @@ async def proxied(target: str) -> AsyncIterator[tuple[Proxy, str]]:
         proxy.heal()
         proxy.cut()
         server.close()
+        while proxy.open:  # noqa: ASYNC110 - connections end on their own, each in its own task
+            await asyncio.sleep(0.01)
+
+
+@contextmanager
+def proxied_in_a_thread(target: str) -> Iterator[tuple[Proxy, str]]:
+    """The same for a test without a loop."""
+    made, end = Future[tuple[Proxy, str]](), threading.Event()
+
+    async def serve() -> None:
+        async with proxied(target) as found:
+            made.set_result(found)
+            await asyncio.to_thread(end.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="tcp proxy")
+    thread.start()
+    try:
+        yield made.result(10)
+    finally:
+        end.set()
+        thread.join(30)
 
 
 def kubeconfig_through(original: Path, url: str, folder: Path) -> Path:

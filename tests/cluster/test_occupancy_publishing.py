@@ -31,7 +31,7 @@ from tests.cluster import occupancy
 from tests.cluster.occupancy import MERGE, PROFILES, SERVERS, Json, Seen, eventually, running
 from tests.lab import Lab
 from tests.lab.api import Call
-from tests.unit.occupancy.ground import FULL, FUSE, ZERO, Ground, Programs, devices_to_oneself
+from tests.unit.occupancy.ground import FULL, FUSE, ZERO, Ground, Programs, devices_to_oneself, lupine_client
 
 HELD = {"health": "busy", "healthy": "false", "inUse": "true"}
 APPLY = "application/apply-patch+yaml"
@@ -205,19 +205,11 @@ class TestTheWholeWay:
 
 
 class TestDraining:
-    def server(self, ground: Ground, programs: Programs, *, clients: int) -> int:
-        serve = (
-            "for (int n = atoi(v[2]); n > 0; n--)"
-            " if (fork() == 0) { open(v[1], O_RDONLY); hello(); sleep(600); } sleep(600);"
-        )
-        program = ground.program("lupine_driver_server", serve)
-        return programs.start([program, ground.node("acme0", FULL), str(clients)])
-
     async def test_a_draining_card_is_said_to_be_empty_when_the_client_is_gone_and_not_before(
         self, lab: Lab, ground: Ground, programs: Programs, make_node: Callable[..., Seen]
     ) -> None:
         seen = make_node(serves=True)
-        client = self.server(ground, programs, clients=1)
+        client = lupine_client(ground, programs, card=ground.node("acme0", FULL))
         slow = settings(ground, interval_s=600, drain_interval_s=1)
         async with running(lab, seen.node, slow):
             await eventually(lambda: seen.observed().get("acme0", {}).get("lupineClients") == 1)

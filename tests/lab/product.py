@@ -67,7 +67,7 @@ class Product:
     def start(self, name: str = "tenure-0", **settings: str) -> Replica:
         """Run one server until it is ready. Settings as `section__field="value"`."""
         replica = Replica(name, *free_ports(3))
-        self._lab.components.run(self._program(replica, settings))
+        self._lab.components.run(self.program(replica, **settings))
         return replica
 
     def prepare(self, name: str = "tenure-0") -> Replica:
@@ -76,13 +76,14 @@ class Product:
 
     def run(self, replica: Replica, **settings: str) -> None:
         """Run a prepared server until it is ready."""
-        self._lab.components.run(self._program(replica, settings))
+        self._lab.components.run(self.program(replica, **settings))
 
     def start_scheduler(self, replica: Replica, name: str = SCHEDULER) -> None:
         """A kube-scheduler with our profile that calls this replica's extender."""
         self._lab.start_scheduler(name, scheduler_config(replica))
 
-    def _program(self, replica: Replica, settings: Mapping[str, str]) -> Program:
+    def program(self, replica: Replica, **settings: str) -> Program:
+        """How a prepared server is run, for those who change something about that."""
         account = self._lab.kubeconfig_for(ACCOUNT)
         env = {
             "TENURE_KUBE__KUBECONFIG": str(account),

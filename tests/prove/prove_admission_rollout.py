@@ -104,7 +104,7 @@ class Server:
             "pool__resource_count_name": "",
             "pool__resource_memory_name": "",
         }
-        program = product._program(self.replica, settings)
+        program = product.program(self.replica, **settings)
         self.log = folder / f"{self.replica.name}.log"
         with self.log.open("wb") as sink:
             self.process = subprocess.Popen(

@@ -209,3 +209,9 @@ def _lives(pid: int) -> bool:
         return " Z " not in Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
+
+
+def lupine_client(ground: Ground, programs: Programs, *, card: Path) -> int:
+    """Start a stand-in of lupine's server with one client that has the card open; the client's process id."""
+    serve = "if (fork() == 0) { open(v[1], O_RDONLY); hello(); sleep(600); } sleep(600);"
+    return programs.start([ground.program("lupine_driver_server", serve), card])
