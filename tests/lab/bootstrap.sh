@@ -49,13 +49,15 @@ install_packages() {
     return 1
   fi
   say "Installing Debian packages (${reason}): ${missing[*]}"
-  if apt_get update && apt_get install "${missing[@]}"; then return 0; fi
+  apt_get update || say "apt-get update failed: trying with the lists of packages that are here."
+  if apt_get install "${missing[@]}"; then return 0; fi
   say "apt-get could not install ${missing[*]} ($reason)."
   return 1
 }
 
+# apt-get shows the progress of downloads on a terminal, and is quiet by itself where there is none.
 apt_get() {
-  local options=(-o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 --yes --quiet --no-install-recommends)
+  local options=(-o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 --yes --no-install-recommends)
   as_root env DEBIAN_FRONTEND=noninteractive apt-get "${options[@]}" "$@" </dev/null
 }
 
@@ -65,13 +67,15 @@ make_packages() {
 
 # keep_service_down: only prometheus' programs are wanted; Debian's package would start its service and enable it.
 keep_service_down() {
-  [ -n "$(missing_of prometheus)" ] && [ -d /run/systemd/system ] || return 0
-  as_root systemctl mask --quiet prometheus.service || true
+  command -v dpkg-query >/dev/null && [ -n "$(missing_of prometheus)" ] && [ -d /run/systemd/system ] || return 0
+  as_root systemctl mask --quiet prometheus.service || return 0
+  say "Masking prometheus.service: only its programs are used (\`systemctl unmask prometheus\` gives it back)."
 }
 
 make_viewers() {
   keep_service_down
-  install_packages "dashboards, alerts and the status page are tested with them" "${VIEWER_PACKAGES[@]}" || true
+  local reason="dashboards, alerts and the status page are tested with them; without them these tests are skipped,"
+  install_packages "$reason or fail where TENURE_REQUIRE_NODE is set" "${VIEWER_PACKAGES[@]}" || true
 }
 
 # --- Python environment ----------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 Set TENURE_LAB to the state folder of a running lab to use that one and leave it running, and
 TENURE_REQUIRE_NODE=1 to let tests of the real node fail, not skip, where there can be no node; the same holds for
-tests whose Debian package is missing.
+tests that need root or a Debian package where that is missing.
 """
 
 import inspect
@@ -95,6 +95,12 @@ def require_program(name: str) -> str:
     if path is None:
         _leave(f"{name} is not installed, which `make viewers` does")
     return str(path)
+
+
+def require_root() -> None:
+    """Leave the test when it is not root's, who alone may mount and make namespaces; as `require_node`."""
+    if os.geteuid() != 0:
+        _leave("needs root: mounts and namespaces")
 
 
 def _leave(reason: str) -> None:

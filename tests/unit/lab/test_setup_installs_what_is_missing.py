@@ -70,6 +70,32 @@ def test_a_failed_apt_is_said_and_the_set_up_goes_on(programs: Programs) -> None
     assert "could not install conntrack" in result.stdout
 
 
+def test_a_failed_update_leaves_the_lists_that_are_there(programs: Programs) -> None:
+    programs.add("id", "echo 0")
+    programs.add("dpkg-query", ALL_BUT_CONNTRACK)
+    programs.add("apt-get", '[ "${*: -1}" != update ]')
+    result = programs.run(BOOTSTRAP, "packages")
+    assert result.returncode == 0
+    assert "trying with the lists of packages that are here" in result.stdout
+    assert "could not install" not in result.stdout
+    assert [call for call in programs.calls if call.endswith(" install conntrack")]
+
+
+@pytest.mark.parametrize("apt", ["true", "exit 100"])
+def test_what_browser_and_prometheus_are_for_is_said_and_what_follows_without_them(
+    programs: Programs, apt: str
+) -> None:
+    programs.add("id", "echo 0")
+    programs.add("dpkg-query", "exit 1")
+    programs.add("systemctl")
+    programs.add("apt-get", apt)
+    result = programs.run(BOOTSTRAP, "viewers")
+    assert result.returncode == 0
+    assert "these tests are skipped, or fail where TENURE_REQUIRE_NODE is set" in result.stdout
+    assert ("could not install prometheus chromium" in result.stdout) == (apt == "exit 100")
+    assert [call for call in programs.calls if call.endswith(" install prometheus chromium")]
+
+
 def test_a_python_that_is_too_old_is_refused_in_one_sentence(programs: Programs) -> None:
     programs.add("python3.9", "exit 1")
     result = programs.run(BOOTSTRAP, "venv", PYTHON="python3.9")

@@ -14,6 +14,7 @@ from controllers.regions import processes
 from controllers.regions.ground import Ground
 from controllers.regions.layout import Kind
 from controllers.regions.names import ContainerId, Owner
+from tests.lab.plugin import require_root
 from tests.native.worker import Worker, build
 
 
@@ -35,8 +36,7 @@ def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def root() -> None:
     """Mounts and namespaces need root."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root: mounts and namespaces")
+    require_root()
 
 
 def _others() -> list[int]:
