@@ -41,7 +41,7 @@ class Ground:
         """Containers that have a folder. Names that mean nothing to us are not ours to touch."""
         try:
             with Folder.trusted(self.root) as root:
-                return sorted(filter(None, map(ContainerId.parse, root.names())))
+                return list(filter(None, map(ContainerId.parse, sorted(root.names()))))
         except FileNotFoundError:
             return []
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -29,6 +29,9 @@ log = structlog.get_logger(__name__)
 
 # Seconds between two rounds of the watcher: a flood of events costs one look at /proc a round.
 ROUND_S: Final = 0.02
+# Containers that a sweep looks at before it lets kubelet's calls and the watcher come between: 5 ms of work, while a
+# round through the other thread costs as much as a third of a look.
+AT_ONCE: Final = 16
 # Seconds after a death in which a file that is still in use is tried again at once; later the sweep does it. The next
 # open of a restarted container was seen 0.41 to 1.09 s after the death.
 URGENT_S: Final = 1.0
@@ -137,18 +140,21 @@ class Keeper:
     async def _sweep(self, watch: Watch) -> None:
         began = time.perf_counter()
         survey = await self._io(self._sweeper.survey)
-        self._findings = tuple([await self._look(container, survey) for container in survey.containers])
+        findings: list[Finding] = []
+        for start in range(0, len(survey.containers), AT_ONCE):
+            findings += await self._look(survey.containers[start : start + AT_ONCE], survey)
+        self._findings = tuple(findings)
         self.metrics.sweep_seconds.observe(time.perf_counter() - began)
         for finding in self._findings:
             self._tell(finding)
         self._tell_corrupt()
         self._watch_all(watch, survey)
 
-    async def _look(self, container: ContainerId, survey: Survey) -> Finding:
-        """One container; those that end meanwhile come first."""
+    async def _look(self, containers: Sequence[ContainerId], survey: Survey) -> list[Finding]:
+        """A few containers; those that end meanwhile come first."""
         if self._pending:
             await asyncio.sleep(ROUND_S)
-        return await self._io(self._sweeper.look, container, survey)
+        return await self._io(self._sweeper.look_at_all, containers, survey)
 
     def _watch_all(self, watch: Watch, survey: Survey) -> None:
         """See to it that every container is watched: the sweep mends what an event missed."""

@@ -14,10 +14,12 @@ Whoever wrote the bytes may lie: counts are clamped, and an amount that no proce
 
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
+
+import msgspec
 
 
 class Kind(StrEnum):
@@ -34,7 +36,7 @@ class Kind(StrEnum):
     @property
     def file_size(self) -> int:
         """Bytes. Permanent: newer versions grow inside it."""
-        return {Kind.SM: 8192, Kind.VMEM: 327680}[self]
+        return 8192 if self is Kind.SM else 327680
 
 
 DEVICES: Final = 16
@@ -51,6 +53,7 @@ VMEM_DEVICE_SIZE: Final = 16392
 COUNT_OFFSET: Final = RECORDS * RECORD.size
 LOCK_OFFSET: Final = COUNT_OFFSET + COUNT.size
 # No process can have more: user addresses on x86-64 have 56 bits at most. A double free wraps to just below 2**64.
+# `Records.corrupt` counts on it that this is one bit above seven bytes.
 MOST_BYTES: Final = 1 << 56
 
 SM_MAGIC: Final = 0x534D4E44
@@ -92,36 +95,41 @@ class Record(NamedTuple):
         return self.used >= MOST_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
-    """The records of one device, by columns; they iterate as records."""
+class Records(msgspec.Struct, frozen=True, gc=False):
+    """The records of one device; they iterate as records.
 
-    pids: tuple[int, ...] = ()
-    used: tuple[int, ...] = ()
+    Kept as the bytes of the file: a node has hundreds of thousands of records, and nearly all of them are only counted.
+    """
+
+    table: bytes = b""
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Self:
-        """The same records, by columns."""
-        found = tuple(records)
-        return cls(tuple(record.pid for record in found), tuple(record.used for record in found))
+        """The same records, as a file has them."""
+        return cls(b"".join(RECORD.pack(*record) for record in records))
 
     def __len__(self) -> int:
-        return len(self.pids)
+        return len(self.table) // RECORD.size
 
     def __iter__(self) -> Iterator[Record]:
-        return map(Record, self.pids, self.used)
+        return map(Record._make, RECORD.iter_unpack(self.table))
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """Whose they are."""
+        return array("i", self.table)[::4]
 
     @property
     def corrupt(self) -> tuple[Record, ...]:
-        """Records whose amount is impossible."""
-        if max(self.used, default=0) < MOST_BYTES:
+        """Records whose amount is impossible: none where the highest byte of every amount is zero."""
+        if not any(self.table[RECORD.size - 1 :: RECORD.size]):
             return ()
         return tuple(record for record in self if record.corrupt)
 
     @property
     def total(self) -> int:
         """Bytes of all records that can be true."""
-        return sum(self.used) - sum(record.used for record in self.corrupt)
+        return sum(array("Q", self.table)[1::2]) - sum(record.used for record in self.corrupt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +163,10 @@ def header_of(data: bytes) -> Header:
 
 def kind_of(data: bytes) -> Kind:
     """Which region this is, by its magic. Raises NoDataError for anything else."""
-    magic = header_of(data).magic
+    return _kind(header_of(data).magic)
+
+
+def _kind(magic: int) -> Kind:
     match magic:
         case 0x534D4E44:
             return Kind.SM
@@ -170,7 +181,7 @@ def kind_of(data: bytes) -> Kind:
 def check(kind: Kind, data: bytes) -> Header:
     """The header of a region whose layout we know. Raises NoDataError for any other."""
     header = header_of(data)
-    if kind_of(data) is not kind:
+    if _kind(header.magic) is not kind:
         raise NoDataError("foreign", f"this is no {kind} region")
     versions, size = _KNOWN[kind]
     if header.version not in versions:
@@ -202,16 +213,14 @@ def lock_offset(device: int) -> int:
 
 def count_of(data: bytes) -> int:
     """How many records are valid; a larger number than the table holds is clamped."""
-    return min(int(COUNT.unpack_from(data)[0]), RECORDS)
+    return min(int.from_bytes(data[: COUNT.size], "little"), RECORDS)
 
 
 def records_of(data: bytes, count: int) -> Records:
     """The first `count` records of a device's block. Raises NoDataError when the block is shorter."""
     if len(data) < count * RECORD.size:
         raise NoDataError("truncated", f"{len(data)} bytes hold no {count} records")
-    # By columns: a node has hundreds of thousands of records, and nearly all of them are only counted.
-    table = data[: count * RECORD.size]
-    return Records(tuple(array("i", table)[::4]), tuple(array("Q", table)[1::2]))
+    return Records(data[: count * RECORD.size])
 
 
 def sm_device_of(version: int, data: bytes) -> SmDevice:

@@ -83,7 +83,7 @@ def _of_root(root: Path, *, kubelet: Path, only: ContainerId | None) -> list[Row
     rows: list[Row] = []
     for container in containers:
         fresh = _this_boot(Path(ground.path(container, Kind.SM)) / Kind.SM.file_name)
-        found = view(ground, container, mapped)
+        found = view(ground, container, mapped, for_people=True)
         rows += _of_view(owners.get(container, Owner(container)), found, this_boot=fresh)
     return rows
 

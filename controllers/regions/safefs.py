@@ -8,8 +8,7 @@ do harm), and is then used through its descriptor, never by its name again.
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import StrEnum
 from functools import cache
 from typing import Final, Self
@@ -100,6 +99,21 @@ def file_id(fd: int) -> FileId:
     return status.st_dev, status.st_ino
 
 
+class Descriptor:
+    """An open file; a context manager that gives its number and closes it."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
 class Folder:
     """A handle on a directory. All names are relative to it; a context manager that closes it."""
 
@@ -129,8 +143,7 @@ class Folder:
             fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
             return Folder(fd, self._open)
 
-    @contextmanager
-    def regular(self, path: str, *, size: int | None, write: bool = False) -> Iterator[int]:
+    def regular(self, path: str, *, size: int | None, write: bool = False) -> "Descriptor":
         """A descriptor of a regular file with one name and exactly `size` bytes (None: any).
 
         Raises RefusedError for anything else, FileNotFoundError when nothing is there.
@@ -142,13 +155,9 @@ class Folder:
                 # By way of the descriptor this is the very file that was looked at. Non-blocking: the owner of a
                 # file may hold a lease on it, and a plain open would wait 45 s for that.
                 mode = os.O_RDWR if write else os.O_RDONLY
-                fd = os.open(f"/proc/self/fd/{look}", mode | os.O_NONBLOCK | os.O_CLOEXEC)
+                return Descriptor(os.open(f"/proc/self/fd/{look}", mode | os.O_NONBLOCK | os.O_CLOEXEC))
             finally:
                 os.close(look)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
 
     def _refuse_odd(self, look: int, path: str, size: int | None) -> None:
         """Refuse what is no regular file whose one name is this one.
@@ -156,8 +165,9 @@ class Folder:
         Looked at twice with the name in between: the one name of a file that was linked here from elsewhere and
         unlinked again is elsewhere. (Across mounts nobody can link at all, and a tenant's folder is one.)
         """
-        _refuse_kind(os.fstat(look), path, size)
-        if not self.has(path, file_id(look)):
+        before = os.fstat(look)
+        _refuse_kind(before, path, size)
+        if not self.has(path, (before.st_dev, before.st_ino)):
             raise RefusedError(Reason.SWAPPED, f"{path} is another file by now")
         _refuse_kind(os.fstat(look), path, size)
 

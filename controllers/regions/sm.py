@@ -1,39 +1,39 @@
 """The SM budget of a container, read only. It has no records of processes, so it is never pruned by pid."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from controllers.regions import layout
-from controllers.regions.layout import Kind, SmDevice
+from controllers.regions.layout import Kind, NoDataError, SmDevice
 
-_NEVER_USED: Final = bytes(layout.SM_DEVICE_SIZE)
+_DEVICES_AT: Final = tuple(layout.device_offset(Kind.SM, device) for device in range(layout.DEVICES))
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a region file says, per device that was ever used."""
+    """What a region file says. Kept as the bytes of the file, for nearly all of them are only counted."""
 
     version: int
-    devices: Mapping[int, SmDevice]
+    region: bytes
+
+    @property
+    def devices(self) -> dict[int, SmDevice]:
+        """The devices that were ever used."""
+        found = {
+            device: layout.sm_device_of(self.version, self.region[start : start + layout.SM_DEVICE_SIZE])
+            for device, start in enumerate(_DEVICES_AT)
+        }
+        return {device: block for device, block in found.items() if not block.idle}
 
 
 def read(fd: int) -> Budget:
     """Read the whole region. Raises NoDataError."""
     data = os.pread(fd, layout.SM_REGION_SIZE, 0)
     header = layout.check(Kind.SM, data)
-    blocks = {
-        device: layout.sm_device_of(header.version, block)
-        for device in range(layout.DEVICES)
-        if (block := _block(data, device)) != _NEVER_USED[: len(block)]
-    }
-    return Budget(header.version, {device: block for device, block in blocks.items() if not block.idle})
-
-
-def _block(data: bytes, device: int) -> bytes:
-    start = layout.device_offset(Kind.SM, device)
-    return data[start : start + layout.SM_DEVICE_SIZE]
+    if len(data) < layout.SM_REGION_SIZE:
+        raise NoDataError("truncated", f"{len(data)} bytes hold no {layout.DEVICES} devices")
+    return Budget(header.version, data)
 
 
 def age_s(stamp_ns: int, *, now_ns: int) -> float | None:

@@ -1,12 +1,13 @@
 """One look at the regions of all containers: what is stale is pruned, what is dead is removed, the rest is reported.
 
-Runs in the agent's input/output thread, one container at a time, so that a call of kubelet never waits for a whole
+Runs in the agent's input/output thread, a few containers at a time, so that a call of kubelet never waits for a whole
 sweep.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from controllers.regions import locks, safefs, vmem
 from controllers.regions.fresh import Outcome
@@ -15,9 +16,11 @@ from controllers.regions.layout import Kind, NoDataError, Record, Records
 from controllers.regions.names import ContainerId, Owner
 from controllers.regions.processes import LivePids
 from controllers.regions.safefs import Reason, RefusedError
-from controllers.regions.view import Mapped, View, view
+from controllers.regions.view import Mapped, Trouble, View, view
 from controllers.regions.vmem import Ledger
 from controllers.regions.volumes import Volumes
+
+_REASONS: Final = frozenset(Reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,31 +90,28 @@ class Sweeper:
         published = {volume.owner.id: volume.owner for volume in self._volumes.published()}
         return Survey(containers, inhabitants, Mapped(inhabitants), published, cleaned)
 
+    def look_at_all(self, containers: Sequence[ContainerId], survey: Survey) -> list[Finding]:
+        """Look at each of these."""
+        return [self.look(container, survey) for container in containers]
+
     def look(self, container: ContainerId, survey: Survey) -> Finding:
         """Prune one container, and say what is there then."""
+        seen = view(self.ground, container, survey.mapped)
         pids = survey.inhabitants.get(container, ())
-        published = container in survey.published
+        owner = survey.published.get(container)
         finding = Finding(
-            survey.published.get(container, Owner(container)),
-            View(),
+            owner or Owner(container),
+            seen,
             pids=pids,
-            published=published,
-            unused=not pids and not published and not (self._kubelet / "pods" / container.uid).exists(),
+            published=owner is not None,
+            unused=not pids and not owner and not (self._kubelet / "pods" / container.uid).exists(),
+            refusals=_refusals(seen),
+            lost_tries=_lost_tries(seen),
         )
-        return self._pruned(finding, survey) if pids else self._cleaned(finding, survey)
-
-    def _cleaned(self, finding: Finding, survey: Survey) -> Finding:
-        outcomes = survey.cleaned.get(finding.owner.id, {})
-        return replace(
-            finding,
-            view=view(self.ground, finding.owner.id, survey.mapped),
-            removed=tuple(kind for kind, outcome in outcomes.items() if outcome is Outcome.REMOVED),
-            refusals=tuple(o.reason for o in outcomes.values() if isinstance(o, RefusedError)),
-        )
+        return self._pruned(finding, survey) if pids else _cleaned(finding, survey)
 
     def _pruned(self, finding: Finding, survey: Survey) -> Finding:
-        seen = view(self.ground, finding.owner.id, survey.mapped)
-        finding = replace(finding, view=seen, refusals=_refusals(seen), lost_tries=_lost_tries(seen))
+        seen = finding.view
         if not seen.suspects or not any(map(_exists, finding.pids)):
             return finding  # nothing to do, or the container ended meanwhile and is cleaned
         try:
@@ -135,15 +135,22 @@ class Sweeper:
             return sum(vmem.prune(fd, device, live=live) for device in seen.suspects)
 
 
+def _cleaned(finding: Finding, survey: Survey) -> Finding:
+    outcomes = survey.cleaned.get(finding.owner.id, {})
+    return replace(
+        finding,
+        removed=tuple(kind for kind, outcome in outcomes.items() if outcome is Outcome.REMOVED),
+        refusals=tuple(o.reason for o in outcomes.values() if isinstance(o, RefusedError)),
+    )
+
+
 def _exists(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
 def _refusals(seen: View) -> tuple[Reason, ...]:
-    words = (
-        region.word for region in (seen.ledger, seen.budget) if region is not None and hasattr(region, "word")
-    )
-    return tuple(Reason(word) for word in words if word in set(Reason))
+    troubles = [region for region in (seen.ledger, seen.budget) if isinstance(region, Trouble)]
+    return tuple(Reason(trouble.word) for trouble in troubles if trouble.word in _REASONS)
 
 
 def _lost_tries(seen: View) -> int:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from controllers.regions import layout, locks, processes, safefs, sm, vgpu, vmem
@@ -31,11 +31,11 @@ class View:
 
     ledger: Ledger | Trouble | None = None
     budget: Budget | Trouble | None = None
-    limits: Mapping[int, Limits] = field(default_factory=dict)
-    owners_locked: frozenset[int] = frozenset()
-    """Devices whose sampling owner holds its lock."""
     live: frozenset[int] | None = None
     ledger_file: FileId | None = None
+    limits: Mapping[int, Limits] = field(default_factory=dict)
+    owners_locked: frozenset[int] = frozenset()
+    """Devices whose sampling owner holds its lock. This and `limits` are looked up for people only."""
 
     @property
     def suspects(self) -> dict[int, Records]:
@@ -43,6 +43,8 @@ class View:
         if not isinstance(self.ledger, Ledger) or self.live is None:
             return {}
         live = self.live
+        if live.issuperset(self.ledger.pids):
+            return {}
         return {
             device: Records.of(record for record in records if record.pid not in live)
             for device, records in self.ledger.devices.items()
@@ -70,11 +72,12 @@ class Mapped:
         return mapped is None or wanted in mapped
 
 
-def view(ground: Ground, container: ContainerId, mapped: Mapped | None) -> View:
-    """Read everything that one container's folder has."""
+def view(ground: Ground, container: ContainerId, mapped: Mapped | None, *, for_people: bool = False) -> View:
+    """Read the regions of one container; `for_people`: everything that its folder has."""
     try:
         with ground.folder(container) as folder:
-            return _view(folder, container, mapped)
+            seen = _view(folder, container, mapped)
+            return _completed(seen, folder) if for_people else seen
     except FileNotFoundError:
         return View()
     except RefusedError as refusal:
@@ -90,21 +93,23 @@ def _view(folder: Folder, container: ContainerId, mapped: Mapped | None) -> View
             seen.append(safefs.file_id(fd))
             return vmem.read(fd)
 
-    owners: list[int] = []
-
-    def read_budget(leaf: Folder) -> Budget:
-        with leaf.regular(Kind.SM.file_name, size=Kind.SM.file_size) as fd:
-            owners.extend(_owners_locked(leaf))
-            return sm.read(fd)
-
     return View(
         ledger=_region(folder, Kind.VMEM, read_ledger),
-        budget=_region(folder, Kind.SM, read_budget),
-        limits=_limits(folder),
-        owners_locked=frozenset(owners),
+        budget=_region(folder, Kind.SM, _read_budget),
         live=mapped.live(container, seen[0]) if mapped and seen else None,
         ledger_file=seen[0] if seen else None,
     )
+
+
+def _read_budget(leaf: Folder) -> Budget:
+    with leaf.regular(Kind.SM.file_name, size=Kind.SM.file_size) as fd:
+        return sm.read(fd)
+
+
+def _completed(seen: View, folder: Folder) -> View:
+    owners = _region(folder, Kind.SM, _owners_locked)
+    locked = owners if isinstance(owners, frozenset) else frozenset()
+    return replace(seen, limits=_limits(folder), owners_locked=locked)
 
 
 def _region(folder: Folder, kind: Kind, read: Callable[[Folder], T]) -> T | Trouble | None:
@@ -127,12 +132,7 @@ def _limits(folder: Folder) -> dict[int, Limits]:
         return {}
 
 
-def _owners_locked(leaf: Folder) -> list[int]:
+def _owners_locked(leaf: Folder) -> frozenset[int]:
     """Devices whose byte of `sm_node.lock` is locked: a process samples for all (vgpu-manager, `sm_sampling_claim`)."""
-    try:
-        with leaf.regular("sm_node.lock", size=None) as fd:
-            if not locks.taken(fd, (0, layout.DEVICES)):
-                return []
-            return [device for device in range(layout.DEVICES) if locks.taken(fd, (device, 1))]
-    except (FileNotFoundError, RefusedError):
-        return []
+    with leaf.regular("sm_node.lock", size=None) as fd:
+        return frozenset(device for device in range(layout.DEVICES) if locks.taken(fd, (device, 1)))

@@ -6,7 +6,7 @@ library/src/loader.c). A region is rebuilt under a write lock on byte 0, so we h
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -17,14 +17,14 @@ from controllers.regions.layout import Kind, NoDataError, Record, Records
 # Answers which of these pids, as the container numbers them, map the file now.
 Live = Callable[[Collection[int]], set[int]]
 _EMPTY: Final = layout.RECORD.pack(0, 0)
+_NONE: Final = layout.COUNT.pack(0)
 # From the first device's lock byte to the last one's: whoever holds it all, reads what no writer changes.
 _ALL_DEVICES: Final = (
     layout.lock_offset(0),
     layout.lock_offset(layout.DEVICES - 1) + 1 - layout.lock_offset(0),
 )
-_COUNTS_AT: Final = tuple(
-    layout.device_offset(Kind.VMEM, device) + layout.COUNT_OFFSET for device in range(layout.DEVICES)
-)
+_DEVICES_AT: Final = tuple(layout.device_offset(Kind.VMEM, device) for device in range(layout.DEVICES))
+_COUNTS_AT: Final = tuple(start + layout.COUNT_OFFSET for start in _DEVICES_AT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,38 +37,33 @@ class Ledger:
     lost_tries: int = 0
 
     @property
-    def pids(self) -> set[int]:
-        """Every pid that has a record."""
-        return set().union(*(records.pids for records in self.devices.values()))
+    def pids(self) -> Sequence[int]:
+        """Every pid that has a record, once for each device."""
+        return Records(b"".join(records.table for records in self.devices.values())).pids
 
 
 def read(fd: int) -> Ledger:
     """Read the whole ledger. Raises NoDataError; also when the region was rebuilt or cut off meanwhile."""
-    header = _header(fd)
+    raw = os.pread(fd, layout.HEADER.size, 0)
+    version = layout.check(Kind.VMEM, raw).version
     try:
         with locks.held(fd, _ALL_DEVICES, tries=1):
-            ledger = Ledger(header.version, _all_records(fd))
+            ledger = Ledger(version, _all_records(fd))
     except locks.BusyError:
-        ledger = _read_one_by_one(fd, header.version)
-    if _header(fd) != header:
+        ledger = _read_one_by_one(fd, version)
+    if os.pread(fd, layout.HEADER.size, 0) != raw:
         raise NoDataError("rebuilt", "the region was rebuilt while it was read")
     return ledger
 
 
 def _all_records(fd: int) -> dict[int, Records]:
-    """In one read: copying 256 KiB costs less than asking for two pieces of each device."""
-    data = os.pread(fd, layout.VMEM_REGION_SIZE, 0)
-    if len(data) < _COUNTS_AT[-1] + layout.COUNT.size:
-        raise NoDataError("truncated", "the file ends inside a device")
-    counts = {
-        device: layout.count_of(data[at : at + layout.COUNT.size]) for device, at in enumerate(_COUNTS_AT)
-    }
-    return {device: _records_in(data, device, count) for device, count in counts.items() if count}
-
-
-def _records_in(data: bytes, device: int, count: int) -> Records:
-    start = layout.device_offset(Kind.VMEM, device)
-    return layout.records_of(data[start : start + count * layout.RECORD.size], count)
+    """In pieces: most of the file is empty slots, and copying 256 KiB costs more than asking two dozen times."""
+    devices: dict[int, Records] = {}
+    for device, at in enumerate(_COUNTS_AT):
+        count = os.pread(fd, layout.COUNT.size, at)
+        if count != _NONE:
+            devices[device] = _first(fd, device, count)
+    return devices
 
 
 def _read_one_by_one(fd: int, version: int) -> Ledger:
@@ -76,7 +71,9 @@ def _read_one_by_one(fd: int, version: int) -> Ledger:
     devices: dict[int, Records] = {}
     locked: list[int] = []
     lost = 1
-    for device in _filled(fd):
+    for device, at in enumerate(_COUNTS_AT):
+        if os.pread(fd, layout.COUNT.size, at) == _NONE:
+            continue
         try:
             with locks.held(fd, (layout.lock_offset(device), 1)) as tries:
                 devices[device] = _records(fd, device)
@@ -94,7 +91,7 @@ def prune(fd: int, device: int, *, live: Live) -> int:
     """
     with ExitStack() as stack:
         stack.enter_context(locks.held(fd, locks.INIT_BYTE))
-        _header(fd)
+        layout.check(Kind.VMEM, os.pread(fd, layout.HEADER.size, 0))
         stack.enter_context(locks.held(fd, (layout.lock_offset(device), 1), write=True))
         before = _records(fd, device)
         alive = live(set(before.pids))
@@ -120,31 +117,18 @@ def without(records: Iterable[Record], *, keep: Collection[int]) -> Records:
 
 def _write(fd: int, device: int, after: Records, before: Records) -> None:
     """Two writes, records before the count: an end between them leaves slots that count nothing twice for long."""
-    data = b"".join(layout.RECORD.pack(record.pid, record.used) for record in after)
-    data += _EMPTY * (len(before) - len(after))
-    start = layout.device_offset(Kind.VMEM, device)
-    os.pwrite(fd, data, start)
-    os.pwrite(fd, layout.COUNT.pack(len(after)), start + layout.COUNT_OFFSET)
-
-
-def _header(fd: int) -> layout.Header:
-    return layout.check(Kind.VMEM, os.pread(fd, layout.HEADER.size, 0))
-
-
-def _filled(fd: int) -> list[int]:
-    """Devices that have records."""
-    empty = bytes(layout.COUNT.size)
-    return [device for device in range(layout.DEVICES) if _raw_count(fd, device) != empty]
-
-
-def _raw_count(fd: int, device: int) -> bytes:
-    data = os.pread(fd, layout.COUNT.size, _COUNTS_AT[device])
-    if len(data) < layout.COUNT.size:
-        raise NoDataError("truncated", "the file ends inside a device")
-    return data
+    data = after.table + _EMPTY * (len(before) - len(after))
+    os.pwrite(fd, data, _DEVICES_AT[device])
+    os.pwrite(fd, layout.COUNT.pack(len(after)), _COUNTS_AT[device])
 
 
 def _records(fd: int, device: int) -> Records:
-    count = layout.count_of(_raw_count(fd, device))
-    data = os.pread(fd, count * layout.RECORD.size, layout.device_offset(Kind.VMEM, device))
+    return _first(fd, device, os.pread(fd, layout.COUNT.size, _COUNTS_AT[device]))
+
+
+def _first(fd: int, device: int, raw_count: bytes) -> Records:
+    if len(raw_count) < layout.COUNT.size:
+        raise NoDataError("truncated", "the file ends inside a device")
+    count = layout.count_of(raw_count)
+    data = os.pread(fd, count * layout.RECORD.size, _DEVICES_AT[device])
     return layout.records_of(data, count)

@@ -1,6 +1,7 @@
 """The keeper on real folders and processes; the API server is one that cannot be reached, or is not asked."""
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -10,8 +11,8 @@ import pytest
 
 from controllers.regions.ground import Ground
 from controllers.regions.iothread import IoThread
-from controllers.regions.keeper import Keeper
-from controllers.regions.names import Owner
+from controllers.regions.keeper import AT_ONCE, Keeper
+from controllers.regions.names import ContainerId, Owner
 from controllers.regions.sweep import Sweeper
 from controllers.regions.volumes import Volumes
 from service.kube.client import KubeClient
@@ -146,6 +147,16 @@ async def test_series_of_a_container_vanish_with_it(
     await keeper.begin()
     assert sample("tenure_region_ledger_bytes", identity) is None
     assert sample("tenure_regions", {"kind": "vmem_node", "layout": "v1"}) is None
+
+
+async def test_a_sweep_looks_at_every_container_however_many_it_takes_at_once(
+    keeper: Keeper, ground: Ground
+) -> None:
+    owners = [Owner(ContainerId(str(uuid.UUID(int=n)), "main")) for n in range(2 * AT_ONCE + 1)]
+    for owner in owners:
+        (ground.root / str(owner.id)).mkdir(parents=True)
+    await keeper._sweep(cast("Any", keeper._watch))
+    assert [finding.owner for finding in keeper._findings] == owners
 
 
 async def test_a_corrupt_record_is_counted_once_and_gives_no_absurd_sample(

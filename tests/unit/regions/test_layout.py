@@ -1,9 +1,10 @@
 import struct
+from pathlib import Path
 
 import pytest
 
 from controllers.regions import layout, sm
-from controllers.regions.layout import Kind, NoDataError, Record
+from controllers.regions.layout import Kind, NoDataError, Record, Records
 from tests.native.worker import Worker
 from tests.unit.regions.conftest import FIXTURES
 
@@ -88,8 +89,23 @@ def test_an_amount_that_no_process_can_hold_is_corrupt() -> None:
     ]
 
 
+def test_records_of_a_device_find_the_corrupt_ones_at_the_limit_and_leave_them_out_of_the_sum() -> None:
+    most = Record(1, (1 << 56) - 1)
+    wrong = [Record(2, 1 << 56), Record(3, (1 << 64) - 1)]
+    records = Records.of([most, *wrong])
+    assert records.corrupt == tuple(wrong)
+    assert (records.total, list(records.pids), len(records)) == (most.used, [1, 2, 3], 3)
+    assert Records.of([most]).corrupt == ()
+
+
+def test_an_sm_region_cut_off_behind_its_header_is_no_data(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(SM[:2175])
+    with (tmp_path / "f").open("rb") as file, pytest.raises(NoDataError, match="hold no 16 devices"):
+        sm.read(file.fileno())
+
+
 def test_a_stamp_ahead_of_the_clock_has_no_age_and_is_left_over() -> None:
-    budget = sm.Budget(3, {0: layout.sm_device_of(3, SM[128:])})
+    budget = sm.Budget(3, SM)
     assert sm.age_s(118515829110, now_ns=118515829110 + 2_000_000_000) == 2.0
     assert sm.age_s(118515829110, now_ns=5) is None
     assert sm.age_s(0, now_ns=5) is None

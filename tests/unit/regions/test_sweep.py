@@ -12,7 +12,7 @@ from controllers.regions.names import Owner
 from controllers.regions.safefs import Reason
 from controllers.regions.sm import Budget
 from controllers.regions.sweep import Finding, Sweeper
-from controllers.regions.view import Trouble
+from controllers.regions.view import Trouble, view
 from controllers.regions.vmem import Ledger
 from controllers.regions.volumes import Volumes
 from tests.native.worker import Worker
@@ -177,12 +177,12 @@ def test_the_sm_budget_is_read_and_its_sampling_owner_is_known(
 ) -> None:
     container("own 3")
     container("refill 3 30")
-    view = look(sweeper, owner).view
-    assert isinstance(view.budget, Budget)
-    assert view.budget.version == 3
-    device = view.budget.devices[3]
+    seen = view(sweeper.ground, owner.id, None, for_people=True)
+    assert isinstance(seen.budget, Budget)
+    assert seen.budget.version == 3
+    device = seen.budget.devices[3]
     assert (device.limit, device.used, device.tokens, device.leader_pid) == (30, 29, 1000, 1)
-    assert view.owners_locked == {3}
+    assert seen.owners_locked == {3}
 
 
 def test_a_folder_is_unused_when_nobody_is_left_that_could_need_it(
