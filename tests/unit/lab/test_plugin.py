@@ -30,10 +30,10 @@ def test_outside_of_a_loop_anything_may_block() -> None:
 @pytest.fixture(params=["node", "program", "root"])
 def missing(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Callable[[], None], str]:
+) -> tuple[Callable[[], object], str]:
     """What asks for something that this machine lacks, and the reason that it gives."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    cases: dict[str, tuple[Callable[[], None], str]] = {
+    cases: dict[str, tuple[Callable[[], object], str]] = {
         "node": (lambda: require_node("a node needs root"), "no real node: a node needs root"),
         "program": (
             lambda: require_program("no-such"),
@@ -45,7 +45,7 @@ def missing(
 
 
 def test_a_test_that_lacks_something_is_skipped_with_the_reason(
-    missing: tuple[Callable[[], None], str], monkeypatch: pytest.MonkeyPatch
+    missing: tuple[Callable[[], object], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TENURE_REQUIRE_NODE", raising=False)
     ask, reason = missing
@@ -55,7 +55,7 @@ def test_a_test_that_lacks_something_is_skipped_with_the_reason(
 
 
 def test_where_nothing_may_be_skipped_the_same_test_fails(
-    missing: tuple[Callable[[], None], str], monkeypatch: pytest.MonkeyPatch
+    missing: tuple[Callable[[], object], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TENURE_REQUIRE_NODE", "1")
     ask, reason = missing
