@@ -8,7 +8,7 @@ from tests.chart.values import CHART, DOCUMENT, table
 
 
 def main() -> None:
-    """From values.yaml and service/settings.py."""
+    """From values.yaml and service/settings."""
     text = (CHART / "values.yaml").read_text()
     DOCUMENT.write_text(table(text))
     settings.DOCUMENT.write_text(settings.table())

@@ -4,7 +4,7 @@ import ast
 import inspect
 import json
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -12,7 +12,6 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from service import settings
 from service.settings import Settings
 from tests.lab.layout import REPOSITORY
 
@@ -20,7 +19,7 @@ DOCUMENT: Final = REPOSITORY / "docs" / "settings.md"
 _INTRODUCTION: Final = """\
 # Settings of the program
 
-Made of `service/settings.py` by `make generate`. A variable of the environment is stronger than the file that
+Made of `service/settings` by `make generate`. A variable of the environment is stronger than the file that
 `--config` names; lists and groups are JSON there. The chart writes that file: its value `settings` takes any of these
 fields, such as `settings.pool.promise_s`. All that is wrong is told at once, by the field's name.
 
@@ -55,8 +54,9 @@ def _row(field: Field) -> str:
 
 def fields(model: BaseModel, parent: str = "") -> Iterator[Field]:
     """Every leaf of the tree, in its order."""
-    by_class = _texts()
-    texts = ChainMap(*(dict(by_class.get(kind.__name__, {})) for kind in type(model).__mro__))
+    texts = ChainMap(
+        *(_texts(kind) for kind in type(model).__mro__ if kind.__module__.startswith("service."))
+    )
     for name in type(model).model_fields:
         found, path = getattr(model, name), f"{parent}{name}"
         if isinstance(found, BaseModel):
@@ -65,12 +65,11 @@ def fields(model: BaseModel, parent: str = "") -> Iterator[Field]:
             yield Field(path, found, texts.get(name, ""))
 
 
-def _texts() -> Mapping[str, Mapping[str, str]]:
-    """The string below each field, by class and field: Python itself forgets it."""
-    tree = ast.parse(inspect.getsource(settings))
-    return {
-        found.name: dict(_below_fields(found.body)) for found in tree.body if isinstance(found, ast.ClassDef)
-    }
+def _texts(kind: type) -> dict[str, str]:
+    """The string below each field of a class, by field: Python itself forgets it."""
+    (found,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(found, ast.ClassDef)
+    return dict(_below_fields(found.body))
 
 
 def _below_fields(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from service.settings import Settings
+from tests.chart.settings import fields
 from tests.lab.layout import REPOSITORY
 
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
@@ -51,9 +53,10 @@ def test_log_lines_and_metrics_that_operations_names_exist() -> None:
 
 @pytest.mark.parametrize("name", ["operations.md", "security.md", "runbook.md"])
 def test_settings_that_documents_name_exist(name: str) -> None:
-    settings = (REPOSITORY / "service" / "settings.py").read_text()
+    paths = "".join(f"\n{field.path}." for field in fields(Settings()))
     text = (REPOSITORY / "docs" / name).read_text()
-    named = set(re.findall(r"`(?:http|log|certs|webhook|pool|regions|occupancy)\.(\w+)", text))
+    sections = "|".join(Settings.model_fields)
+    named = set(re.findall(rf"`((?:{sections})\.\w+)", text))
     assert named
-    for key in named:
-        assert re.search(rf"^    {key}: ", settings, re.MULTILINE), key
+    for path in named:
+        assert f"\n{path}." in paths, path
