@@ -68,6 +68,8 @@ class Upkeep:
         self._metrics = metrics
         self._work: dict[Area, Work] = {Area.SOURCE: self._ask, Area.INJECTION: self._inject}
         self._troubles: dict[Area, str] = {}
+        self._seen = False
+        """Whether the API server's trust was read after the offer."""
         self.offer: Offer | None = None
         self.served: Offer | None = None
         metrics.observe(Certificate.LEAF, lambda: [self.served.pair.certificate] if self.served else [], now)
@@ -127,6 +129,7 @@ class Upkeep:
         return wrote
 
     async def _ask(self) -> bool:
+        self._seen = False
         before, self.offer = self.offer, await self._source.offer()
         self._metrics.errors.labels(Area.SOURCE).inc(self.offer.refused is not None)
         return before is not None and before.trusted != self.offer.trusted
@@ -138,7 +141,9 @@ class Upkeep:
         wanted = dict.fromkeys([*self.offer.trusted, *(self.served.roots if self.served else ())])
         now = self._now()
         lasting = [ca for ca in wanted if now < ca.not_valid_after_utc]
-        return await self._bundles.agree(lasting, retired=self.offer.retired)
+        wrote = await self._bundles.agree(lasting, retired=self.offer.retired)
+        self._seen = True
+        return wrote
 
     def _take(self) -> None:
         offer, served = self.offer, self.served
@@ -150,8 +155,14 @@ class Upkeep:
             self._serve(offer)
 
     def _may_follow(self, offer: Offer, served: Offer) -> bool:
-        """Only when every API server trusts the new one by now, or when there is nothing to lose."""
+        """Only when every API server trusts the new one by now, or when there is nothing to lose.
+
+        What was read before the offer does not tell: since then another replica may have seen to it that the API
+        server trusts what we serve.
+        """
         bundles = self._bundles
+        if not self._seen:
+            return reading.outside_validity(served.pair.certificate, self._now()) is not None
         return bool(bundles.distrust(served.pair)) or not bundles.distrust(offer.pair, settled=True)
 
     def _serve(self, offer: Offer) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from cryptography import x509
@@ -17,7 +17,7 @@ from service.api import Certificates
 from service.kube.errors import Unreachable
 from service.metrics import MetricSet
 from tests.unit.certs import made
-from tests.unit.certs.made import NOW
+from tests.unit.certs.made import DAY, NOW
 
 CALM = Look(wrote=False, failed=False, pending=False)
 
@@ -30,6 +30,8 @@ class Scripted:
         self.failure: Exception | None = None
         self.trusted: set[x509.Certificate] = set()
         self.settled: set[x509.Certificate] = set()
+        self.outdated: str | None = None
+        """What was read long ago; until it is read again."""
         self.asked: list[set[x509.Certificate]] = []
         self.now = NOW
         self.context = LiveContext()
@@ -46,12 +48,17 @@ class Scripted:
         self.asked.append(set(ours))
         if self.failure:
             raise self.failure
+        self.outdated = None
         wrote = not set(ours) <= self.trusted
         self.trusted |= set(ours)
         return wrote
 
     def distrust(self, pair: KeyPair, *, settled: bool = False) -> str | None:
+        if self.outdated:
+            return self.outdated
         among = self.settled if settled else self.trusted
+        if pair.certificate.not_valid_after_utc <= self.now:
+            return "it has expired"
         return None if any(pair.certificate.issuer == ca.subject for ca in among) else "no CA leads to it"
 
     @property
@@ -67,10 +74,10 @@ def _world() -> Scripted:
     return Scripted()
 
 
-def offer(ca: KeyPair, *more: KeyPair) -> Offer:
+def offer(ca: KeyPair, *more: KeyPair, end: datetime = NOW + DAY) -> Offer:
     root = ca.certificate
     trusted = (root, *(each.certificate for each in more))
-    return Offer(made.leaf(ca, "a"), roots=(root,), trusted=trusted, clients=())
+    return Offer(made.leaf(ca, "a", end=end), roots=(root,), trusted=trusted, clients=())
 
 
 async def test_the_first_certificate_is_served_at_once_and_ready_when_it_is_trusted(world: Scripted) -> None:
@@ -96,13 +103,38 @@ async def test_a_certificate_of_a_new_ca_waits_until_every_api_server_knows_that
     assert world.served is new.pair
 
 
-async def test_a_certificate_that_nobody_trusts_is_replaced_at_once(world: Scripted) -> None:
-    world.offered = offer(made.ca("Old"))
+async def test_a_certificate_that_nobody_can_trust_is_replaced_at_once(world: Scripted) -> None:
+    old = world.offered = offer(made.ca("Old"))
     await world.upkeep.step()
-    world.trusted.clear()
-    new = world.offered = offer(made.ca("New"))
+    world.now = old.pair.certificate.not_valid_after_utc
+    new = world.offered = offer(made.ca("New"), end=NOW + 2 * DAY)
     await world.upkeep.step()
     assert world.served is new.pair
+
+
+async def test_a_certificate_that_has_expired_is_replaced_also_where_nobody_can_read_who_is_trusted(
+    world: Scripted,
+) -> None:
+    old = world.offered = offer(made.ca("Old"))
+    await world.upkeep.step()
+    world.failure = Unreachable("no route")
+    waiting = world.offered = offer(made.ca("New"), end=NOW + 2 * DAY)
+    await world.upkeep.step()
+    assert world.served is old.pair
+    world.now = old.pair.certificate.not_valid_after_utc
+    await world.upkeep.step()
+    assert world.served is waiting.pair
+
+
+async def test_what_was_read_before_another_replica_repaired_the_trust_replaces_nothing(
+    world: Scripted,
+) -> None:
+    old = world.offered = offer(made.ca("Old"))
+    await world.upkeep.step()
+    world.outdated = "there is no MutatingWebhookConfiguration yet"
+    world.offered = offer(made.ca("New"))
+    assert await world.upkeep.step() == Look(wrote=True, failed=False, pending=True)
+    assert world.served is old.pair
 
 
 async def test_a_source_that_fails_does_not_keep_the_ca_bundle_from_being_repaired(world: Scripted) -> None:
