@@ -27,6 +27,7 @@ from controllers.occupancy.statx import Statx, raw
 _TEXT_LIMIT = 1_048_576
 # The second thread of the kernel, in the initial pid namespace only (kernel/fork.c, kthreadd).
 KTHREADD = 2
+_LINKS_OF_ONE_THREAD = 3
 # Names of the first descriptors, made once; who has more of them is looked at by his list from there on.
 _FIRST = tuple(str(number).encode() for number in range(1024))
 
@@ -73,7 +74,7 @@ def device_visitor(
     def visit(pid: int) -> OpenDevices | Missing | None:
         try:
             held = _open_numbers(f"{proc}/{pid}/fd", look, numbers)
-            state = stat(proc, pid) if held or held is None else None
+            state = stat(proc, pid) if held or (held is None and _has_threads(f"{proc}/{pid}")) else None
             if state is not None and held is None and state.leader_is_dead:
                 held = _numbers_of_threads(f"{proc}/{pid}/task", look, numbers)
         except PermissionError:
@@ -82,6 +83,18 @@ def device_visitor(
         return OpenDevices(state.start, frozenset(held)) if state is not None and held else None
 
     return visit
+
+
+def _has_threads(folder: str) -> bool:
+    """False for a process that surely has one thread only, such as each of the kernel: it has no second list of files.
+
+    The folder `task` has two links and one for each thread (fs/proc/base.c, proc_task_getattr).
+    """
+    try:
+        found = os.stat(f"{folder}/task")  # noqa: PTH116 - asked of every thread of the kernel, hundreds on a node
+    except OSError:
+        return True
+    return found.st_nlink != _LINKS_OF_ONE_THREAD
 
 
 def _open_numbers(folder: str, look: Statx, wanted: Mapping[int, DeviceNumber]) -> set[DeviceNumber] | None:
