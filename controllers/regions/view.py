@@ -93,12 +93,21 @@ def _view(folder: Folder, container: ContainerId, mapped: Mapped | None) -> View
             seen.append(safefs.file_id(fd))
             return vmem.read(fd)
 
+    ledger = _region(folder, Kind.VMEM, read_ledger)
     return View(
-        ledger=_region(folder, Kind.VMEM, read_ledger),
+        ledger=ledger,
         budget=_region(folder, Kind.SM, _read_budget),
-        live=mapped.live(container, seen[0]) if mapped and seen else None,
+        live=_live(ledger, mapped, container, seen[0]) if mapped and seen else None,
         ledger_file=seen[0] if seen else None,
     )
+
+
+def _live(
+    ledger: Ledger | Trouble | None, mapped: Mapped, container: ContainerId, file: FileId
+) -> frozenset[int]:
+    """Who maps the ledger; nobody is looked for where nobody has a record: a CUDA process has thousands of mappings."""
+    has_records = isinstance(ledger, Ledger) and ledger.devices
+    return mapped.live(container, file) if has_records else frozenset()
 
 
 def _read_budget(leaf: Folder) -> Budget:

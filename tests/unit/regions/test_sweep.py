@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from controllers.regions import layout
+from controllers.regions import layout, processes
 from controllers.regions.fresh import Outcome
 from controllers.regions.ground import Ground
 from controllers.regions.layout import Kind, Record, Records
@@ -97,6 +97,26 @@ def host_pid(container: Worker) -> int:
     """The first process itself: the child of the one that made its namespaces."""
     children = Path(f"/proc/{container.pid}/task/{container.pid}/children").read_text("utf-8")
     return int(children)
+
+
+def test_nobody_s_mappings_are_read_for_a_ledger_without_records(
+    sweeper: Sweeper, owner: Owner, folder: Path, container: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def maps(pid: int) -> set[tuple[bytes, bytes]]:
+        read.append(pid)
+        return set()
+
+    monkeypatch.setattr(processes, "maps", maps)
+    found = look(sweeper, owner)
+    assert (found.records, bool(read)) == (
+        0,
+        True,
+    )  # whoever shows no mapping is pruned, and was looked at for it
+    read.clear()
+    found = look(sweeper, owner)
+    assert (found.records, found.view.live, read) == (0, frozenset(), [])
 
 
 def test_an_amount_below_zero_is_left_out_of_the_sum_and_its_owner_is_left_alone(
