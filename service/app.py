@@ -41,7 +41,7 @@ from service.kube.lease import Lease
 from service.kube.metrics import KubeMetrics
 from service.kube.resources import NAMESPACES, NODES, PODS, REMOTE_SERVERS
 from service.lifecycle import Lifecycle, Part, nothing
-from service.loop import LoopLag
+from service.loop import LOOK_EVERY_S, LOOK_OF_AGENT_EVERY_S, LoopLag
 from service.metrics import MetricSet, tell_version
 from service.objects import Namespace, Node, Pod
 from service.ops import ops_routes
@@ -106,11 +106,11 @@ class _Process:
         """Take every port before anything else, so that an occupied one is known at once."""
         return Part("ports", self._reserve, self._release)
 
-    def ops(self, routes: Sequence[web.RouteDef]) -> Iterator[Part]:
+    def ops(self, routes: Sequence[web.RouteDef], *, lag_every_s: float = LOOK_EVERY_S) -> Iterator[Part]:
         """The first parts: whatever goes wrong after them can be seen from outside."""
         own = ops_routes(self.lifecycle, self.metrics.registry)
         yield Part("ops listener", partial(self._ops.open, [*own, *routes]), self._ops.close)
-        yield self.lifecycle.task("loop lag", LoopLag(self.metrics).run, owner="process")
+        yield self.lifecycle.task("loop lag", LoopLag(self.metrics, every_s=lag_every_s).run, owner="process")
 
     async def _reserve(self) -> None:
         for listener in self._listeners:
@@ -347,7 +347,7 @@ class _Node:
         yield Part("API client", nothing, self._client.close)
         yield process.ports()
         shown = Sources(lifecycle=lifecycle, identity=self._name, now=utc_now, holdings=self._held)
-        yield from process.ops(page_routes(shown))
+        yield from process.ops(page_routes(shown), lag_every_s=LOOK_OF_AGENT_EVERY_S)
         yield from self._occupancy.parts(lifecycle)
         yield from self._regions.parts(lifecycle)
         yield lifecycle.task("RDMA annotation", self._rdma.run, owner="claims")
