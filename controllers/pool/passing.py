@@ -8,18 +8,20 @@ a crash, goes on from the second step. The loser is in the queue again by its ag
 """
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from datetime import timedelta
+from typing import Final
 
 import msgspec
 import structlog
 
 from controllers.pool import ledger, placement
+from controllers.pool.book import Promise
 from controllers.pool.ledger import Witness
 from controllers.pool.notices import Cause
 from controllers.pool.placement import Overdue, Passing, Waiting
-from controllers.pool.pods import view
+from controllers.pool.pods import PodView, view
 from controllers.pool.room import Room
 from controllers.pool.servers import Phase, RemoteServer, RemoteServerStatus, is_server
 from controllers.pool.shared import Shared
@@ -32,6 +34,10 @@ from service.kube.store import Store
 from service.objects import Node, Pod, parse_time
 
 log = structlog.get_logger(__name__)
+
+# Seconds in which the scheduler looks at a pod that it was told of, its own pause of 10 s at most included
+# (kube-scheduler, podMaxBackoffSeconds).
+ANSWER_S: Final = 15.0
 
 _decode = msgspec.json.Decoder(Pod).decode
 
@@ -50,23 +56,39 @@ class Passer:
 
     def overdue(self) -> list[Overdue]:
         """Promises whose time is over: the pod was let in, and no node took it."""
-        limit = self._shared.clock() - timedelta(seconds=self._shared.settings.promise_s)
-        found = []
-        for pod in self._shared.pods.unplaced():
-            promise = self._shared.book.promise(pod.uid)
-            if promise is None or pod.gated or promise.allocations[0].phase != Phase.RESERVED:
-                continue
+        now, found = self._shared.clock(), []
+        for pod, promise in self._let_in():
             since = parse_time(promise.allocations[0].since)
             cards = tuple(card for card in promise.cards if card.offered)
-            if since <= limit and cards:
+            if cards and since + self._patience(pod) <= now:
                 found.append(Overdue(pod.uid, promise.server.name, cards, since))
         return found
+
+    def waits_for_answer(self) -> bool:
+        """Whether some promise may be over within seconds."""
+        return any(pod.woken for pod, _ in self._let_in())
+
+    def _let_in(self) -> Iterator[tuple[PodView, Promise]]:
+        """Pods that have a promise and no gate, and not yet a node."""
+        for pod in self._shared.pods.unplaced():
+            promise = self._shared.book.promise(pod.uid)
+            if promise and not pod.gated and promise.allocations[0].phase == Phase.RESERVED:
+                yield pod, promise
+
+    def _patience(self, pod: PodView) -> timedelta:
+        """How long a promise is kept for a pod.
+
+        The scheduler does not look at a woken pod again that found no room (verified row 31), so no time would help it.
+        """
+        patience = self._shared.settings.promise_s
+        hopeless = pod.woken and not self._could_start(pod.key)
+        return timedelta(seconds=min(ANSWER_S, patience) if hopeless else patience)
 
     async def pass_on(self, queue: Iterable[Waiting], late: list[Overdue]) -> bool:
         """Serve the first waiting pod that these promises can serve. False when it must be looked at again."""
         for pod in sorted(queue, key=lambda item: item.place):
             passing = placement.pass_on(pod, self._shared.book.offers(), late, self._shared.settings.policy)
-            if passing and self._could_start(pod):
+            if passing and self._could_start(f"{pod.namespace}/{pod.name}"):
                 log.info(
                     "unused promises pass on", to=f"{pod.namespace}/{pod.name}", count=len(passing.losers)
                 )
@@ -81,8 +103,8 @@ class Passer:
         }
         return all([await self._resolve(name, uids) is not None for name, uids in left.items() if uids])
 
-    def _could_start(self, pod: Waiting) -> bool:
-        whole = self._pod_store.get(f"{pod.namespace}/{pod.name}")
+    def _could_start(self, key: str) -> bool:
+        whole = self._pod_store.get(key)
         clients = (node for node in self._nodes.list() if not is_server(node))
         return whole is not None and self._room.fits(whole, clients)
 

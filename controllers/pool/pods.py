@@ -21,6 +21,8 @@ from service.objects import Container, Pod, parse_time
 
 # Ends are remembered so that a release needs no read; one that is forgotten costs one read. 10,000 uids are 1 MiB.
 _REMEMBERED_ENDS = 10_000
+# The annotations that are read here.
+_NOTES = {*names.DECISION_KEYS, names.WAKE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class PodView:
     """Why an allocation annotation is not believed, for a report."""
     shares: tuple[tuple[str, ...], ...] = ()
     """Card ids of each container as the annotation names them, init containers first."""
+    woken: bool = False
+    """It was let in before and lost its promise: the scheduler knows it, and was told to look again."""
 
     @property
     def key(self) -> str:
@@ -110,6 +114,7 @@ def view(pod: Pod, resources: Resources) -> PodView | None:
         witness=witness,
         suspicion=suspicion,
         shares=_shares(pod) if witness else (),
+        woken=names.WAKE in meta.annotations,
     )
 
 
@@ -159,9 +164,7 @@ def slim(pod: Pod, resources: Resources) -> Pod:
     The requests of all containers stay: the estimate of room on a node needs them (design decision 4).
     """
     ours = _asks(pod, resources) or names.DEVICES_ALLOCATED in pod.metadata.annotations
-    kept = {
-        key: text for key, text in pod.metadata.annotations.items() if ours and key in names.DECISION_KEYS
-    }
+    kept = {key: text for key, text in pod.metadata.annotations.items() if ours and key in _NOTES}
     meta = msgspec.structs.replace(pod.metadata, labels={}, annotations=kept)
     inits = pod.spec.init_containers
     spec = msgspec.structs.replace(

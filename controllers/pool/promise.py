@@ -17,7 +17,7 @@ import structlog
 
 from controllers.pool import ledger, placement
 from controllers.pool.notices import DOUBT_S
-from controllers.pool.passing import Passer
+from controllers.pool.passing import ANSWER_S, Passer
 from controllers.pool.placement import Choice, KeptCard, Plan, Waiting
 from controllers.pool.pods import PodView, view
 from controllers.pool.servers import RemoteServer, RemoteServerStatus
@@ -172,6 +172,7 @@ class Promiser:
         moments = [pod.since + starvation for pod in queue if pod.since + starvation > now]
         looks = [(moment - now).total_seconds() for moment in moments]
         looks += [self._settings.promise_s] if queue else []
+        looks += [ANSWER_S] if queue and self._passer.waits_for_answer() else []
         looks += [_ROOM_LOOK_S] if queue and waits_for_room else []
         looks += [DOUBT_S] if doubts else []
         return After(min(looks)) if looks else Done()
