@@ -29,9 +29,6 @@ log = structlog.get_logger(__name__)
 
 # Seconds between two rounds of the watcher: a flood of events costs one look at /proc a round.
 ROUND_S: Final = 0.02
-# Containers that a sweep looks at before it lets kubelet's calls and the watcher come between: 5 ms of work, while a
-# round through the other thread costs as much as a third of a look.
-AT_ONCE: Final = 16
 # Seconds after a death in which a file that is still in use is tried again at once; later the sweep does it. The next
 # open of a restarted container was seen 0.41 to 1.09 s after the death.
 URGENT_S: Final = 1.0
@@ -141,8 +138,8 @@ class Keeper:
         began = time.perf_counter()
         survey = await self._io(self._sweeper.survey)
         findings: list[Finding] = []
-        for start in range(0, len(survey.containers), AT_ONCE):
-            findings += await self._look(survey.containers[start : start + AT_ONCE], survey)
+        while len(findings) < len(survey.containers):
+            findings += await self._look(survey.containers[len(findings) :], survey)
         self._findings = tuple(findings)
         self.metrics.sweep_seconds.observe(time.perf_counter() - began)
         for finding in self._findings:
@@ -151,10 +148,10 @@ class Keeper:
         self._watch_all(watch, survey)
 
     async def _look(self, containers: Sequence[ContainerId], survey: Survey) -> list[Finding]:
-        """A few containers; those that end meanwhile come first."""
+        """The first few containers; those that end meanwhile come first."""
         if self._pending:
             await asyncio.sleep(ROUND_S)
-        return await self._io(self._sweeper.look_at_all, containers, survey)
+        return await self._io(self._sweeper.look_at_some, containers, survey)
 
     def _watch_all(self, watch: Watch, survey: Survey) -> None:
         """See to it that every container is watched: the sweep mends what an event missed."""

@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from controllers.regions import sweep
 from controllers.regions.ground import Ground
 from controllers.regions.iothread import IoThread
-from controllers.regions.keeper import AT_ONCE, Keeper
+from controllers.regions.keeper import Keeper
 from controllers.regions.names import ContainerId, Owner
 from controllers.regions.sweep import Sweeper
 from controllers.regions.volumes import Volumes
@@ -149,10 +150,12 @@ async def test_series_of_a_container_vanish_with_it(
     assert sample("tenure_regions", {"kind": "vmem_node", "layout": "v1"}) is None
 
 
+@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["one-by-one", "all-at-once"])
 async def test_a_sweep_looks_at_every_container_however_many_it_takes_at_once(
-    keeper: Keeper, ground: Ground
+    keeper: Keeper, ground: Ground, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    owners = [Owner(ContainerId(str(uuid.UUID(int=n)), "main")) for n in range(2 * AT_ONCE + 1)]
+    monkeypatch.setattr(sweep, "SLICE_S", seconds)
+    owners = [Owner(ContainerId(str(uuid.UUID(int=n)), "main")) for n in range(5)]
     for owner in owners:
         (ground.root / str(owner.id)).mkdir(parents=True)
     await keeper._sweep(cast("Any", keeper._watch))
