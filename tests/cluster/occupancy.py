@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from controllers.occupancy.scanner import Scanner
     from tests.lab import Lab
+    from tests.unit.occupancy.ground import Ground
 
 CHART = REPOSITORY / "charts/tenure/files"
 PROFILES = "/apis/airm.ai-computing.io/v1alpha1/acceleratorprofiles"
@@ -33,6 +34,8 @@ CORDON = "hami.io/device-cordon"
 MERGE = "application/merge-patch+json"
 
 Json = dict[str, Any]
+# Keys of the profile of a card that a process of the host holds.
+HELD = {"health": "busy", "healthy": "false", "inUse": "true"}
 
 
 def kinds() -> list[Json]:
@@ -53,6 +56,12 @@ def node(lab: Lab, name: str, **metadata: Any) -> Json:
     manifest = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, **metadata}}
     made: Json = lab.api.ok(Call("POST", "/api/v1/nodes", manifest))
     return made
+
+
+def settings(ground: Ground, **more: object) -> OccupancySettings:
+    """Of an agent on that host which is quick."""
+    quick: dict[str, object] = {"interval_s": 0.5, "resync_s": 1.0}
+    return OccupancySettings.model_validate(ground.settings | quick | more)
 
 
 class Seen:

@@ -25,7 +25,6 @@ from tests.unit.occupancy.ground import Ground
 ALERTS = REPOSITORY / "charts" / "tenure" / "files" / "alerts.yaml"
 PODS = "/api/v1/namespaces/default/pods"
 MERGE = "application/merge-patch+json"
-CARDS = [{"vendor": "acme", "nodes": "acme[0-9]+"}]
 REPLICAS = ("tenure-0", "tenure-1", "tenure-2")
 AGENT = "tenure-node"
 
@@ -90,10 +89,7 @@ class Scene:
             "TENURE_HTTP__OPS_HOST": "127.0.0.1",
             "TENURE_HTTP__OPS_PORT": str(port),
             "TENURE_HTTP__DRAIN_S": "0",
-            "TENURE_OCCUPANCY__CARDS": json.dumps(CARDS),
-            "TENURE_OCCUPANCY__DEV": str(ground.dev),
-            "TENURE_OCCUPANCY__SYS": str(ground.sys),
-            "TENURE_OCCUPANCY__TOOL_FOLDERS": json.dumps([str(ground.bin)]),
+            "TENURE_OCCUPANCY": json.dumps(ground.settings),
             "TENURE_OCCUPANCY__INTERVAL_S": "1",
             "PYTHONPATH": str(REPOSITORY),
             "PATH": os.environ["PATH"],

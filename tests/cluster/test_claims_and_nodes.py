@@ -20,7 +20,7 @@ from tests.lab import Lab
 from tests.lab.api import Call
 from tests.lab.simulated import SimulatedNode
 from tests.prove import claims_world
-from tests.unit.occupancy.ground import FULL, Ground, Programs, devices_to_oneself
+from tests.unit.occupancy.ground import FULL, Ground, Programs
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 NODE = "claims-and-nodes"
@@ -63,19 +63,6 @@ def findings(report: Json, name: str) -> list[tuple[str, str]]:
 
 
 # Host-held cards
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Iterator[Ground]:
-    with devices_to_oneself():
-        yield Ground(tmp_path / "host")
-
-
-@pytest.fixture
-def programs() -> Iterator[Programs]:
-    started = Programs()
-    yield started
-    started.close()
 
 
 @pytest.fixture

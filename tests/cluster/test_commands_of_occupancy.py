@@ -13,30 +13,10 @@ from tests.cluster.occupancy import CORDON, PROFILES, Seen
 from tests.commands import sentence, tenure
 from tests.lab import Lab
 from tests.lab.api import Call
-from tests.unit.occupancy.ground import FULL, FUSE, Cgroups, Ground, Programs, devices_to_oneself
+from tests.unit.occupancy.ground import FULL, FUSE, Cgroups, Ground, Programs
 
 Run = Callable[..., Any]
 CONTAINER = "c" * 64
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Iterator[Ground]:
-    with devices_to_oneself():
-        yield Ground(tmp_path / "host")
-
-
-@pytest.fixture
-def programs() -> Iterator[Programs]:
-    started = Programs()
-    yield started
-    started.close()
-
-
-@pytest.fixture
-def cgroups() -> Iterator[Cgroups]:
-    made = Cgroups()
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -54,14 +34,8 @@ def seen(lab: Lab, namespace: str) -> Iterator[Seen]:
 @pytest.fixture
 def run(lab: Lab, seen: Seen, ground: Ground, tmp_path: Path) -> Run:
     """A command on that node, which sees the cards of the test alone."""
-    settings: dict[str, Any] = {
-        "dev": str(ground.dev),
-        "sys": str(ground.sys),
-        "tool_folders": [str(ground.bin)],
-        "cards": [{"vendor": "acme", "nodes": "acme[0-9]+"}],
-    }
     file = tmp_path / "tenure.yaml"
-    file.write_text(yaml.safe_dump({"node": {"name": seen.node}, "occupancy": settings}))
+    file.write_text(yaml.safe_dump({"node": {"name": seen.node}, "occupancy": ground.settings}))
 
     def run(*arguments: str, kubeconfig: Path | None = None, **changes: str) -> Any:
         return tenure(*arguments, "--config", file, KUBECONFIG=str(kubeconfig or lab.kubeconfig), **changes)

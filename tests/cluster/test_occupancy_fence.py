@@ -10,13 +10,13 @@ from service.kube.client import KubeClient, PatchKind
 from service.kube.errors import Forbidden
 from service.kube.metrics import KubeMetrics
 from service.metrics import MetricSet
-from service.settings import CardClass, KubeSettings, OccupancySettings
+from service.settings import KubeSettings
 from tests.cluster import occupancy
-from tests.cluster.occupancy import PROFILES, SERVERS, Seen, eventually, running
+from tests.cluster.occupancy import PROFILES, SERVERS, Seen, eventually, running, settings
 from tests.lab import Lab, LabError
 from tests.lab.api import Call
 from tests.lab.product import NAMESPACE, Product
-from tests.unit.occupancy.ground import FULL, Ground, Programs, devices_to_oneself
+from tests.unit.occupancy.ground import FULL, Ground, Programs
 
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:tenure-node"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
@@ -39,24 +39,8 @@ def fenced(lab: Lab) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def make_node(fenced: Lab, namespace: str) -> Iterator[Node]:
-    made: list[str] = []
-
-    def make(suffix: str) -> Seen:
-        name = f"{namespace}{suffix}"
-        occupancy.node(fenced, name)
-        made.append(name)
-        fenced.apply(
-            {"apiVersion": "tenure.dev/v1alpha1", "kind": "RemoteServer", "metadata": {"name": name}}
-        )
-        return Seen(fenced, name)
-
-    yield make
-    for name in made:
-        for path in (f"/api/v1/nodes/{name}", f"{SERVERS}/{name}"):
-            fenced.api.request(Call("DELETE", path))
-        for profile in Seen(fenced, name).profiles():
-            fenced.api.request(Call("DELETE", f"{PROFILES}/{profile}"))
+def make_node(fenced: Lab, make_node: Callable[..., Seen]) -> Node:
+    return lambda suffix: make_node(suffix, serves=True)
 
 
 def credential(lab: Lab, seen: Seen | None) -> Path:
@@ -68,26 +52,15 @@ def credential(lab: Lab, seen: Seen | None) -> Path:
 
 
 async def test_an_agent_does_all_its_work_with_its_own_account(
-    fenced: Lab, make_node: Node, tmp_path: Path
+    fenced: Lab, make_node: Node, ground: Ground, programs: Programs
 ) -> None:
-    with devices_to_oneself():
-        await _work(fenced, make_node, Ground(tmp_path / "host"))
-
-
-async def _work(fenced: Lab, make_node: Node, ground: Ground) -> None:
-    mine, programs = make_node("-a"), Programs()
-    settings = OccupancySettings(
-        dev=ground.dev, sys=ground.sys, cards=(CardClass(vendor="acme", nodes="acme[0-9]+"),), interval_s=0.5
-    )
+    mine = make_node("-a")
     programs.opener(ground.node("acme0", FULL))
-    try:
-        async with running(fenced, mine.node, settings, kubeconfig=credential(fenced, mine)):
-            await eventually(lambda: mine.label() == "1")
-            await eventually(lambda: mine.keys("acme0").get("healthy") == "false")
-            await eventually(lambda: mine.state("acme0") == "host")
-            await eventually(mine.events)
-    finally:
-        programs.close()
+    async with running(fenced, mine.node, settings(ground), kubeconfig=credential(fenced, mine)):
+        await eventually(lambda: mine.label() == "1")
+        await eventually(lambda: mine.keys("acme0").get("healthy") == "false")
+        await eventually(lambda: mine.state("acme0") == "host")
+        await eventually(mine.events)
 
 
 PATCHES: dict[str, tuple[str, str, dict[str, object]]] = {

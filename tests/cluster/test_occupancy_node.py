@@ -1,4 +1,7 @@
-"""Occupancy on the real node: processes of the host, of pods, and an agent that is put into a container."""
+"""Occupancy on the real node: processes of the host, of pods, and an agent that is put into a container.
+
+`ground` comes before `namespace`, so that the pods are gone before another run on this machine has the devices.
+"""
 
 import json
 import subprocess
@@ -21,7 +24,7 @@ from tests.lab import Lab, images
 from tests.lab.api import Call
 from tests.lab.layout import REPOSITORY
 from tests.lab.product import Product
-from tests.unit.occupancy.ground import ACME, FULL, FUSE, Ground, Programs, devices_to_oneself
+from tests.unit.occupancy.ground import ACME, FULL, FUSE, Ground, Programs
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 
@@ -35,19 +38,6 @@ SMI = (
     "find /proc/[0-9]*/fd -lname '*/nvidia0' 2>/dev/null | cut -d/ -f3 | sort -u |\n"
     f'while read -r pid; do echo "{CARD}, $pid, some, 1"; done;; esac'
 )
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Iterator[Ground]:
-    with devices_to_oneself():
-        yield Ground(tmp_path / "host")
-
-
-@pytest.fixture
-def programs() -> Iterator[Programs]:
-    started = Programs()
-    yield started
-    started.close()
 
 
 @pytest.fixture
@@ -169,7 +159,7 @@ def _reasons(lab: Lab) -> Callable[[], list[str] | None]:
 
 
 async def test_a_pod_on_a_card_is_kubernetes_and_named(
-    lab: Lab, namespace: str, ground: Ground, seen: Seen, tmp_path: Path
+    lab: Lab, ground: Ground, namespace: str, seen: Seen, tmp_path: Path
 ) -> None:
     """Every container has a device of the same number; its path there is its own."""
     ground.node("acme0", FULL)
@@ -193,7 +183,7 @@ async def test_a_pod_on_a_card_is_kubernetes_and_named(
 
 
 async def test_a_host_process_beside_a_pod_makes_the_card_host_held(
-    lab: Lab, namespace: str, ground: Ground, programs: Programs, seen: Seen, tmp_path: Path
+    lab: Lab, ground: Ground, namespace: str, programs: Programs, seen: Seen, tmp_path: Path
 ) -> None:
     node = ground.node("acme0", FULL)
     async with running(lab, lab.node_name, settings(), scanner=scanner(ground, tmp_path)):
@@ -206,7 +196,7 @@ async def test_a_host_process_beside_a_pod_makes_the_card_host_held(
 
 
 def test_an_agent_in_a_container_says_unknown_and_not_free(
-    lab: Lab, namespace: str, ground: Ground, programs: Programs
+    lab: Lab, ground: Ground, namespace: str, programs: Programs
 ) -> None:
     """The scan runs in the pid and cgroup namespaces of a real container, with that container's /proc."""
     programs.opener(ground.node("acme0", FULL))

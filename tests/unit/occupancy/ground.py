@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from controllers.occupancy.cards import DeviceNumber
 from controllers.occupancy.sources.host import Host
@@ -47,6 +47,13 @@ class Ground:
         for folder in (self.dev, self.sys, self.bin):
             folder.mkdir(parents=True)
         self.host = Host(Path("/proc"), self.sys, self.dev)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of `occupancy`, as a file would have them: this host, whose nodes `acme*` are cards."""
+        cards = [{"vendor": "acme", "nodes": "acme[0-9]+"}]
+        folders = {"dev": str(self.dev), "sys": str(self.sys), "tool_folders": [str(self.bin)]}
+        return {**folders, "cards": cards}
 
     def node(self, path: str, number: DeviceNumber) -> Path:
         """A device node."""

@@ -15,7 +15,7 @@ from aiohttp import web
 from service.page.gather import Gatherer, Sources
 from service.page.render import Template
 from tests.lab.plugin import require_program
-from tests.unit.page.test_page import whole
+from tests.unit.page.reading import whole
 
 # A frame of the wanted width, and what a script beside it sees in there. The page itself may run none.
 FRAME = """<!doctype html><body><iframe src="page" width="{width}" height="900"></iframe><script>

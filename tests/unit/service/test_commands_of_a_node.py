@@ -3,15 +3,13 @@
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from tests.commands import command, environment, sentence, tenure
-from tests.unit.occupancy.ground import FULL, FUSE, Ground, Programs, devices_to_oneself
+from tests.unit.occupancy.ground import FULL, FUSE, Ground, Programs
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 SM, LEDGER = FIXTURES / "sm_node.v3.config", FIXTURES / "vmem_node.v1.config"
@@ -73,29 +71,10 @@ class TestRegions:
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Iterator[Ground]:
-    with devices_to_oneself():
-        yield Ground(tmp_path / "host")
-
-
-@pytest.fixture
-def programs() -> Iterator[Programs]:
-    started = Programs()
-    yield started
-    started.close()
-
-
-@pytest.fixture
 def config(ground: Ground, tmp_path: Path) -> Path:
     """Settings of an agent that sees the cards of the test alone."""
-    occupancy: dict[str, Any] = {
-        "dev": str(ground.dev),
-        "sys": str(ground.sys),
-        "tool_folders": [str(ground.bin)],
-        "cards": [{"vendor": "acme", "nodes": "acme[0-9]+"}],
-    }
     file = tmp_path / "tenure.yaml"
-    file.write_text(yaml.safe_dump({"node": {"name": "node-a"}, "occupancy": occupancy}))
+    file.write_text(yaml.safe_dump({"node": {"name": "node-a"}, "occupancy": ground.settings}))
     return file
 
 

@@ -1,4 +1,4 @@
-"""Fixtures of the scans on this machine."""
+"""pytest fixtures: a host of the test's own for scans of its cards, with device nodes, processes and control groups."""
 
 from collections.abc import Iterator
 from pathlib import Path
