@@ -59,9 +59,9 @@ class TestRegions:
         assert "name a copied file: tenure regions FILE" in line
 
     def test_watching_a_pipe_prints_table_below_table_until_it_is_interrupted(self) -> None:
-        with subprocess.Popen(
-            command("regions", "--watch", SM), env=environment(), stdout=subprocess.PIPE, text=True
-        ) as watching:
+        # Where the tests run in the background, a child ignores the signal as they do.
+        argv = ["env", "--default-signal=INT", *command("regions", "--watch", SM)]
+        with subprocess.Popen(argv, env=environment(), stdout=subprocess.PIPE, text=True) as watching:
             assert watching.stdout is not None
             lines = [watching.stdout.readline().split("  ")[0] for _ in range(4)]
             watching.send_signal(signal.SIGINT)
