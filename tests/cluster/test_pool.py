@@ -196,3 +196,4 @@ def test_the_next_pod_is_served_after_the_api_server_was_killed_for_20_seconds(
     log = tenure.lab.log(tenure.replica.name).read_text()
     assert "Traceback" not in log
     assert '"exception"' not in log
+    tenure.lab.restart_controllers()

@@ -110,6 +110,7 @@ def test_the_server_goes_on_without_the_api_server_and_finds_it_again(
                     time.sleep(0.5)
             finally:
                 lab.components.start(API_SERVER)
+                lab.restart_controllers()
         assert_served(callers)
         create(lab, namespace, "after")
         found = lab.wait_for(f"/api/v1/namespaces/{namespace}/pods/after")

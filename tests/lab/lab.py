@@ -226,6 +226,11 @@ class Lab:
         etcd.ok(Call("POST", "/v3/kv/compaction", {"revision": revision, "physical": True}))
         return int(revision)
 
+    def restart_controllers(self) -> None:
+        """Restart what client-go lets wait for up to a minute after an API server was away."""
+        for name in ("kube-controller-manager", "kube-scheduler"):
+            self.components.restart(name)
+
     def log(self, component: str) -> Path:
         return self.logs / f"{component}.log"
 

@@ -121,7 +121,17 @@ def test_ci_runs_lint_and_test_and_fails_when_either_fails(
     programs.add("make", f'[ "$1" != {failing} ]')
     result = programs.run(ROOT / ".ci" / "run")
     assert result.returncode == code
-    assert programs.calls == ["make lint", "make test"]
+    assert (f"failed: make {failing}" in result.stdout) == bool(code)
+    assert programs.calls[0] == "make venv"
+    assert sorted(programs.calls[1:-1]) == ["make lab", "make lint", "make packages viewers"]
+    assert programs.calls[-1] == "make test"
+
+
+def test_ci_tells_what_the_set_up_said_before_the_tests(programs: Programs) -> None:
+    programs.add("make", 'echo "this is $1"')
+    lines = programs.run(ROOT / ".ci" / "run").stdout.splitlines()
+    assert sorted(lines[:-1]) == ["this is lab", "this is lint", "this is packages", "this is venv"]
+    assert lines[-1] == "this is test"
 
 
 def test_ci_does_not_let_tests_of_the_real_node_skip(programs: Programs) -> None:
