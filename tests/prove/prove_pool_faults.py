@@ -16,8 +16,8 @@ from tests.prove.proofs import Run, proof
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = ("certs", "controllers", "service", "tests", "webhook")
 POOL = "controllers/pool"
-# Worlds that are tried before the fault counts as missed: the rarest was seen in the 686th world of one seed, and in the
-# first 300 of another.
+# Worlds that are tried before the fault counts as missed. The rarest was seen in the 686th world of one seed, and in
+# the first 300 of another.
 WORLDS = 3000
 DEADLINE_S = 1800
 _HUNT = """
