@@ -42,12 +42,3 @@ def age_s(stamp_ns: int, *, now_ns: int) -> float | None:
     The clock starts anew with the kernel, so a stamp ahead of it is older than this boot.
     """
     return (now_ns - stamp_ns) / 1e9 if 0 < stamp_ns <= now_ns else None
-
-
-def left_over(budget: Budget, *, now_ns: int) -> bool:
-    """True when a stamp lies ahead of the clock: a former boot wrote it, and the library would trust it for hours."""
-    return any(
-        stamp > now_ns
-        for device in budget.devices.values()
-        for stamp in (device.last_refill_ns, device.sample_published_ns or 0)
-    )
