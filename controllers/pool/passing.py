@@ -10,7 +10,6 @@ a crash, goes on from the second step. The loser is in the queue again by its ag
 import uuid
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from datetime import timedelta
 from typing import Final
 
 import msgspec
@@ -60,7 +59,7 @@ class Passer:
         for pod, promise in self._let_in():
             since = parse_time(promise.allocations[0].since)
             cards = tuple(card for card in promise.cards if card.offered)
-            if cards and since + self._patience(pod) <= now:
+            if cards and self._is_over(pod, (now - since).total_seconds()):
                 found.append(Overdue(pod.uid, promise.server.name, cards, since))
         return found
 
@@ -75,14 +74,15 @@ class Passer:
             if promise and not pod.gated and promise.allocations[0].phase == Phase.RESERVED:
                 yield pod, promise
 
-    def _patience(self, pod: PodView) -> timedelta:
-        """How long a promise is kept for a pod.
+    def _is_over(self, pod: PodView, age_s: float) -> bool:
+        """Whether a promise of this age is over.
 
         The scheduler does not look at a woken pod again that found no room (verified row 31), so no time would help it.
+        All nodes are looked at last: there may be thousands.
         """
-        patience = self._shared.settings.promise_s
-        hopeless = pod.woken and not self._could_start(pod.key)
-        return timedelta(seconds=min(ANSWER_S, patience) if hopeless else patience)
+        if age_s >= self._shared.settings.promise_s:
+            return True
+        return pod.woken and age_s >= ANSWER_S and not self._could_start(pod.key)
 
     async def pass_on(self, queue: Iterable[Waiting], late: list[Overdue]) -> bool:
         """Serve the first waiting pod that these promises can serve. False when it must be looked at again."""

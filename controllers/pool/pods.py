@@ -51,7 +51,7 @@ class PodView:
     shares: tuple[tuple[str, ...], ...] = ()
     """Card ids of each container as the annotation names them, init containers first."""
     woken: bool = False
-    """It was let in before and lost its promise: the scheduler knows it, and was told to look again."""
+    """The scheduler was told to look at it again: it lost a promise, or a new leader did not know who was told."""
 
     @property
     def key(self) -> str:

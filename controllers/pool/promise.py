@@ -68,8 +68,9 @@ class Promiser:
         self.kept = plan.kept
         complete = await self._promise(plan)
         complete &= await self._passer.finish()
-        late = self._passer.overdue()
-        if late and (queue := self.waiting()):
+        queue = self.waiting()
+        late = self._passer.overdue() if queue else []
+        if late:
             complete &= await self._passer.pass_on(queue, late)
         told = await self._tell_scheduler()
         doubts = self._notices.look(self.waiting(), self._clock())
